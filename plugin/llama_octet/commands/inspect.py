@@ -1,0 +1,27 @@
+"""`octet inspect`: gguf_tools reads the file, the backend says where each tensor would run."""
+
+import contextlib
+import sys
+
+from .. import registration
+from ..errors import OctetError
+from ..gguf_tools.inspect import add_arguments, render
+from ..gguf_tools.inspect import run as inspect
+
+HELP = "List a model's tensors: type, shape, rotation, scales, and which path runs each and why."
+EXAMPLE = "octet inspect model-int8.gguf"
+
+
+def run(args):
+    """Inspect, with the backend's decisions if the backend can be loaded."""
+    with contextlib.ExitStack() as stack:
+        decide = None
+        try:
+            library = registration.load().library
+            library.model_begin(args.model)
+            stack.callback(library.model_end)
+            decide = library.decide
+        except OctetError as why:
+            # The file can be shown all the same, and its own errors come out below.
+            print(f"octet: paths are not shown: {why}", file=sys.stderr)
+        return inspect(args, decide)
