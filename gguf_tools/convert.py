@@ -1,0 +1,467 @@
+"""Converting a model: dense weights to rotated int8, experts to int8 or codebook types.
+
+The file is written front to back in one pass. Rows are read, changed and written in jobs of about
+a million weights on a few threads, so memory does not grow with the file or with its tensors.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from . import experts, int8, metadata, plan, rotation, writer
+from .errors import OctetError, UsageError, shown
+from .imatrix import Importance
+from .reader import Model
+
+EXAMPLE = "octet convert model-f16.gguf model-int8.gguf --experts iq3_s:iq4_nl"
+_JOB_WEIGHTS = 1 << 20
+_COPY_BYTES = 8 << 20
+_CACHE_WEIGHTS = 1 << 16  # rows are rotated in parts that stay in a core's cache
+_FILE_TYPE_Q8_0 = 7  # of general.file_type
+_SMOOTHINGS = ("none", "smoothquant", "updown", "both")
+
+
+# ---- the command ---------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `octet convert` to a parser."""
+    parser.description = (
+        "Convert a GGUF model (float or quantized, one file or split): dense weights become "
+        "rotated int8, experts int8 or codebook types. Embeddings, norms, routers, biases and the "
+        "output head keep their type."
+    )
+    parser.epilog = f"example: {EXAMPLE}"
+    add = parser.add_argument
+    add("input", metavar="IN.gguf", help="the model; of a split one, the first file")
+    add("output", metavar="OUT.gguf", help="the converted model, always one file")
+    add(
+        *("--int8",),
+        metavar="PATTERN|none",
+        default="*",
+        help="weights that become int8: comma-separated name patterns (default: all that can). "
+        "The output head only where named in full: '*,output.weight'",
+    )
+    add("--rotate", default="auto", help="auto|128|64|32|0: rotation block (default auto = 128)")
+    add("--scale-group", default="row", help="row|128: columns per int8 scale (default row)")
+    add(
+        *("--experts",),
+        metavar="GATE_UP:DOWN",
+        help=f"codebook types of the experts, of {', '.join(plan.CODEBOOKS)}, e.g. iq3_s:iq4_nl "
+        "(default: int8 as the rest)",
+    )
+    add("--smooth", default="none", help="none (smoothquant, updown, both: not available yet)")
+    add("--alpha", metavar="X|search", help="strength of --smooth smoothquant")
+    add("--calibration", metavar="TEXT", help="text file for --smooth smoothquant")
+    add("--imatrix", metavar="FILE", help="importance matrix (GGUF) for codebook experts")
+    add("--keep", metavar="PATTERN", help="weights that keep their type: name patterns")
+    add("--seed", default="0", metavar="N", help="of the rotation signs, 0 to 65535 (default 0)")
+    add("--strict", action="store_true", help="fail if a weight cannot get the wished type")
+    add("--force", action="store_true", help="overwrite OUT.gguf")
+
+
+def run(args: argparse.Namespace) -> dict:
+    """Do what parsed arguments ask; returns the result of `convert`."""
+    return convert(
+        args.input,
+        args.output,
+        int8=args.int8,
+        rotate=args.rotate,
+        scale_group=args.scale_group,
+        experts=args.experts,
+        smooth=args.smooth,
+        alpha=args.alpha,
+        calibration=args.calibration,
+        imatrix=args.imatrix,
+        keep=args.keep,
+        seed=args.seed,
+        strict=args.strict,
+        force=args.force,
+        progress=sys.stderr.isatty(),
+    )
+
+
+def render(result: dict) -> str:
+    """The result of `convert` as a short text."""
+    lines = [f"{result['in']} -> {result['out']}"]
+    for group in result["summary"]:
+        lines.append(
+            f"  {group['tensors']:5} × {group['what']:<24} "
+            f"{group['bytes_in'] / 1e6:9.1f} -> {group['bytes_out'] / 1e6:9.1f} MB"
+        )
+    lines.append(
+        f"  {'file':<32} {result['bytes_in'] / 1e6:9.1f} -> {result['bytes_out'] / 1e6:9.1f} MB, "
+        f"{result['seconds']:.1f} s"
+    )
+    if result["guard"]:
+        lines.append(
+            f"  architecture {result['architecture']} is hidden behind '{metadata.GUARD}': a "
+            "runtime that cannot rotate refuses the file"
+        )
+    for notes in (
+        [f"{shown(t['name'])}: {t['note']}" for t in result["tensors"] if t["missed"]],
+        result["notes"],
+    ):
+        lines += [f"  note: {note}" for note in notes[:10]]
+        if len(notes) > 10:
+            lines.append(f"  … and {len(notes) - 10} more of this kind; --json lists them")
+    return "\n".join(lines)
+
+
+# ---- options -------------------------------------------------------------------------------
+
+
+def _patterns(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _choice(option: str, value, choices: dict):
+    if str(value) not in choices:
+        raise UsageError(f"{option} {value}: must be one of {', '.join(choices)}")
+    return choices[str(value)]
+
+
+def _seed(value) -> int:
+    # Not int(): it takes ' 7', '1_0' and True
+    if not re.fullmatch(r"[0-9]{1,5}", str(value)) or int(value) > 65535:
+        raise UsageError(f"--seed {value}: must be a number from 0 to 65535")
+    return int(value)
+
+
+def _expert_types(text: str | None) -> tuple[str | None, str | None]:
+    if text is None:
+        return None, None
+    names = text.lower().split(":")
+    if len(names) != 2 or not all(name in plan.CODEBOOKS for name in names):
+        raise UsageError(
+            f"--experts {text}: must be GATE_UP:DOWN, each one of {', '.join(plan.CODEBOOKS)}"
+        )
+    return names[0], names[1]
+
+
+def _check_smoothing(smooth: str, alpha, calibration) -> None:
+    if smooth not in _SMOOTHINGS:
+        raise UsageError(f"--smooth {smooth}: must be one of {', '.join(_SMOOTHINGS)}")
+    if smooth != "none":
+        raise UsageError(f"--smooth {smooth}: not available yet: leave it out or give none")
+    for option, value in (("--alpha", alpha), ("--calibration", calibration)):
+        if value is not None:
+            raise UsageError(f"{option}: only means something with --smooth, not available yet")
+
+
+def _check_output(model: Model, out: str, force: bool) -> Path:
+    # Through a link to what it points at: renaming over the link would cut it.
+    path = Path(os.path.realpath(out))
+    if path.is_dir():
+        raise UsageError(f"{out}: is a directory: give the file's name too")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent}: no such directory: create it first")
+    if path.exists():
+        for shard in model.shards:
+            if os.path.samefile(path, shard.path):
+                raise UsageError(f"{out}: is the input itself: write to another file")
+        if not path.is_file():
+            raise UsageError(f"{out}: is not a regular file")
+        if not force:
+            raise OctetError(f"{out}: exists: give --force to overwrite it")
+    return path
+
+
+# ---- converting ----------------------------------------------------------------------------
+
+
+def convert(
+    input,
+    output,
+    *,
+    int8: str = "*",
+    rotate="auto",
+    scale_group="row",
+    experts: str | None = None,
+    smooth: str = "none",
+    alpha=None,
+    calibration=None,
+    imatrix=None,
+    keep: str | None = None,
+    seed=0,
+    strict: bool = False,
+    force: bool = False,
+    progress: bool = False,
+    threads: int | None = None,
+) -> dict:
+    """Convert the GGUF file `input` into `output`; options as those of `octet convert`.
+
+    The same input and options give the same bytes. Returns what `octet convert --json` prints:
+    in, out, architecture, guard, seed, bytes_in, bytes_out, seconds, summary, notes, and tensors,
+    a list of {name, shape, from, to, rotation, scale_group, note, missed, bytes_in, bytes_out}.
+    Raises OctetError (UsageError for options that make no sense); then nothing is left behind.
+    """
+    started = time.monotonic()
+    _check_smoothing(smooth, alpha, calibration)
+    gate_up, down = _expert_types(experts)
+    int8_patterns = _patterns(int8)
+    if not int8_patterns:
+        raise UsageError("--int8 needs a name pattern, or none")
+    wishes = plan.Wishes(
+        int8=[] if int8_patterns == ["none"] else int8_patterns,
+        keep=_patterns(keep),
+        rotate=_choice("--rotate", rotate, {"auto": 128, "128": 128, "64": 64, "32": 32, "0": 0}),
+        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128}),
+        gate_up=gate_up,
+        down=down,
+    )
+    seed = _seed(seed)
+    if imatrix is not None and experts is None:
+        raise UsageError("--imatrix: is only used for codebook experts: give --experts too")
+    threads = threads or len(os.sched_getaffinity(0))
+
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(Model(input))
+        target = _check_output(model, os.fspath(output), force)
+        if metadata.read(model) is not None:
+            raise OctetError(f"{input}: is already converted: give the model it was made from")
+        architecture = model.text("general.architecture")
+        if not architecture:
+            raise OctetError(f"{input}: is not a model: it has no general.architecture")
+        steps = plan.build(model, wishes)
+        if strict:
+            plan.check_strict(model, steps)
+        weights = stack.enter_context(Importance(imatrix)) if imatrix is not None else None
+        importance, notes = _importance(weights, steps)
+        if all(step.copy for step in steps):
+            notes.append("no weight of this model changes type")
+
+        octet = metadata.Octet(
+            base_architecture=architecture,
+            tensors={s.tensor.name: (s.rotation, s.scale_group) for s in steps if s.to == "int8"},
+            seed=seed,
+            tool=metadata.tool(),
+        )
+        stack.enter_context(_stoppable())
+        octet.source_sha256 = _sha256(model)
+        head = writer.header(
+            _entries(model, octet, steps),
+            [(s.tensor.name, s.tensor.shape, s.type.id, s.size) for s in steps],
+        )
+        size = len(head) + sum(s.size + writer.padding(s.size) for s in steps)
+        file = stack.enter_context(writer.whole_file(target, size))
+        file.write(head)
+        bar = stack.enter_context(_bar(progress, size))
+        bar.update(len(head))
+        _write_data(file, steps, importance, seed, threads, bar.update)
+
+    return {
+        "in": os.fspath(input),
+        "out": os.fspath(output),
+        "architecture": architecture,
+        "guard": octet.rotated,
+        "seed": seed,
+        "bytes_in": model.file_bytes,
+        "bytes_out": size,
+        "seconds": round(time.monotonic() - started, 3),
+        "summary": _summary(steps),
+        "notes": notes,
+        "tensors": [_told(step) for step in steps],
+    }
+
+
+def _told(step: plan.Step) -> dict:
+    return {
+        "name": step.tensor.name,
+        "shape": list(step.tensor.shape),
+        "from": step.tensor.type.name,
+        "to": step.to,
+        "rotation": step.rotation,
+        "scale_group": step.scale_group,
+        "note": step.note,
+        "missed": step.missed,
+        "bytes_in": step.tensor.size,
+        "bytes_out": step.size,
+    }
+
+
+def _summary(steps: list[plan.Step]) -> list[dict]:
+    groups: dict[str, list[plan.Step]] = {}
+    for step in steps:
+        part = {"gate_up": "experts ", "down": "experts "}.get(step.role, "")
+        change = f"{step.tensor.type.name} kept" if step.copy else step.to
+        if step.to == "int8":
+            change += f", rotated {step.rotation}" if step.rotation else ", not rotated"
+        groups.setdefault(part + change, []).append(step)
+    return [
+        {
+            "what": what,
+            "tensors": len(members),
+            "bytes_in": sum(s.tensor.size for s in members),
+            "bytes_out": sum(s.size for s in members),
+        }
+        for what, members in sorted(groups.items(), key=lambda g: -sum(s.size for s in g[1]))
+    ]
+
+
+def _importance(weights: Importance | None, steps: list[plan.Step]):
+    """A function from step to importance, and notes on what the matrix does not know."""
+    notes: list[str] = []
+    if weights is None:
+        return (lambda step: None), notes
+    for step in steps:
+        if step.role in ("gate_up", "down") and not step.copy and step.to != "int8":
+            table, missing = weights.of(step.tensor)
+            name = shown(step.tensor.name)
+            if table is None:
+                notes.append(f"{name}: not in the importance matrix, rounded without")
+            elif missing:
+                experts = ", ".join(map(str, missing))
+                notes.append(f"{name}: no importance for expert {experts}: all columns alike")
+    # Read again when needed: keeping all of it would grow with the model.
+    return (lambda step: weights.of(step.tensor)[0]), notes
+
+
+def _entries(model: Model, octet: metadata.Octet, steps: list[plan.Step]) -> list[bytes]:
+    changed = {}
+    if octet.rotated:
+        changed["general.architecture"] = writer.string("general.architecture", metadata.GUARD)
+    if octet.tensors and "general.file_type" in model.values:
+        changed["general.file_type"] = writer.u32("general.file_type", _FILE_TYPE_Q8_0)
+    if model.shards[0].alignment != writer.ALIGNMENT:
+        changed["general.alignment"] = b""
+    entries = [
+        changed.get(k) or writer.copied(model, v)
+        for k, v in model.values.items()
+        if changed.get(k) != b""
+    ]
+    version = "general.quantization_version"
+    if version not in model.values and any(s.type.quantized for s in steps):
+        entries.append(writer.u32(version, 2))  # of the block layouts; 2 is the only one in use
+    return entries + octet.entries()
+
+
+def _sha256(model: Model) -> str:
+    shard = model.shards[0]
+    digest = hashlib.sha256()
+    for start in range(0, shard.bytes, _COPY_BYTES):
+        digest.update(shard.read(start, min(_COPY_BYTES, shard.bytes - start)))
+    return digest.hexdigest()
+
+
+# ---- the data ------------------------------------------------------------------------------
+
+
+def _write_data(file, steps, importance, seed, threads, wrote) -> None:
+    """Run all jobs of all steps, a few ahead of the writer, and write their results in order."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        ahead: deque = deque()
+
+        def write_next() -> None:
+            data = ahead.popleft().result()
+            file.write(data)
+            wrote(len(data))
+
+        for job in _jobs(steps, importance, seed):
+            ahead.append(pool.submit(*job))
+            if len(ahead) > threads:
+                write_next()
+        while ahead:
+            write_next()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _jobs(steps, importance, seed):
+    """All work in the order of the file, as functions with arguments that return bytes."""
+    for step in steps:
+        tensor = step.tensor
+        rows_per_job = max(1, _JOB_WEIGHTS // tensor.columns)
+        if step.copy:
+            for at in range(0, tensor.size, _COPY_BYTES):
+                size = min(_COPY_BYTES, tensor.size - at)
+                yield tensor.shard.read, tensor.start + at, size
+        elif step.to == "int8":
+            for row in range(0, tensor.rows, rows_per_job):
+                yield _int8_rows, step, row, min(rows_per_job, tensor.rows - row), seed
+        else:
+            table = importance(step)
+            for expert, row, rows in experts.jobs(tensor, rows_per_job):
+                yield _codebook_rows, step, table, expert, row, rows
+        if writer.padding(step.size):
+            yield bytes, writer.padding(step.size)
+
+
+def _floats(step: plan.Step, row: int, rows: int) -> np.ndarray:
+    weights = step.tensor.floats(row, rows)
+    finite = np.isfinite(weights)
+    if not finite.all():
+        at = row + int(np.flatnonzero(~finite.all(axis=1))[0])
+        raise OctetError(
+            f"{step.tensor.shard.path}: {shown(step.tensor.name)} holds NaN or infinity in row "
+            f"{at}: the model is damaged; nothing was written"
+        )
+    return weights
+
+
+def _refuse(step: plan.Step, error: ValueError) -> OctetError:
+    return OctetError(
+        f"{step.tensor.shard.path}: {shown(step.tensor.name)} cannot become {step.to}: {error} "
+        "(give it to --keep)"
+    )
+
+
+def _int8_rows(step: plan.Step, row: int, rows: int, seed: int) -> bytes:
+    weights = _floats(step, row, rows)
+    part = max(1, _CACHE_WEIGHTS // step.tensor.columns)
+    out = []
+    try:
+        for at in range(0, rows, part):
+            rotated = rotation.rotate(weights[at : at + part], step.rotation, seed)
+            out.append(int8.pack(*int8.quantize(rotated, step.scale_group)))
+    except ValueError as error:
+        raise _refuse(step, error) from None
+    return b"".join(out)
+
+
+def _codebook_rows(step: plan.Step, table, expert: int, row: int, rows: int) -> bytes:
+    try:
+        return experts.quantize(step.type, _floats(step, row, rows), table, expert)
+    except ValueError as error:
+        raise _refuse(step, error) from None
+
+
+# ---- around it -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _stoppable():
+    """Let a polite request to end (SIGTERM, SIGHUP) clean up first, like Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(number, frame):
+        raise OctetError(f"stopped by {signal.Signals(number).name}; nothing was written")
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, total: int):
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="B", unit_scale=True, disable=not progress, file=sys.stderr) as bar:
+        yield bar

@@ -1,0 +1,427 @@
+"""Opening GGUF files without trusting them.
+
+Every count, length and offset is checked against the file's size before it is used, so a damaged
+or hostile file ends in one line (`OctetError`), not in a traceback, a crash or a wait.
+Nothing is decoded before it is asked for, and values can be copied on as the bytes they are.
+"""
+
+import itertools
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import ggml
+from .errors import OctetError, shown
+
+STRING, ARRAY = 8, 9
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
+_SCALARS[12] = "d"
+_BYTES = {kind: struct.calcsize("<" + code) for kind, code in _SCALARS.items()}
+TYPE_NAMES = {
+    **{0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool"},
+    **{8: "string", 9: "array", 10: "u64", 11: "i64", 12: "f64"},
+}
+
+DEFAULT_ALIGNMENT = 32
+_LONGEST_KEY = 65535  # bytes, by the format
+_LONGEST_NAME = 63  # bytes of a tensor's name that the runtime can hold
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One metadata value, left in the file: `start` and `size` exclude its key and type."""
+
+    key: str
+    kind: int  # STRING, ARRAY or a scalar's id
+    item: int  # of an array: the kind of its items
+    count: int  # of an array: how many; otherwise 1
+    start: int
+    size: int
+
+    @property
+    def type_name(self) -> str:
+        """E.g. `u32` or `array of string`."""
+        name = TYPE_NAMES[self.kind]
+        return f"array of {TYPE_NAMES[self.item]}" if self.kind == ARRAY else name
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: `shape` as in the file (the input dimension first), `start` within the file."""
+
+    name: str
+    type: ggml.GgmlType
+    shape: tuple[int, ...]
+    start: int
+    size: int
+    shard: "Shard"
+
+    @property
+    def columns(self) -> int:
+        """Length of a row: the input dimension, K."""
+        return self.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows over all further dimensions."""
+        rows = 1
+        for n in self.shape[1:]:
+            rows *= n
+        return rows
+
+    def read(self, first_row: int, rows: int) -> bytes:
+        """The bytes of some rows. May be called from several threads."""
+        row = self.type.row_bytes(self.columns)
+        return self.shard.read(self.start + first_row * row, rows * row)
+
+    def floats(self, first_row: int, rows: int) -> np.ndarray:
+        """Some rows as f32, shape (rows, columns), not checked for NaN."""
+        return ggml.to_float(self.type, self.read(first_row, rows), self.columns)
+
+
+class _Cursor:
+    """Reads forward through a mapped header and refuses to leave it."""
+
+    def __init__(self, path: Path, data, size: int):
+        self.path, self.data, self.size, self.at = path, data, size, 0
+
+    def skip(self, count: int, what: str) -> int:
+        """Step over `count` bytes; returns where they start."""
+        if count < 0 or count > self.size - self.at:
+            raise OctetError(
+                f"{self.path}: cut short or damaged: {what} needs {count} bytes at offset "
+                f"{self.at}, but the file has {self.size} (download or copy it again)"
+            )
+        start = self.at
+        self.at += count
+        return start
+
+    def number(self, code: str, what: str):
+        """One little-endian number of a struct code."""
+        fmt = struct.Struct("<" + code)
+        return fmt.unpack_from(self.data, self.skip(fmt.size, what))[0]
+
+    def text(self, longest: int, what: str) -> str:
+        """A length-prefixed UTF-8 string."""
+        length = self.number("Q", what)
+        if length > longest:
+            raise OctetError(
+                f"{self.path}: damaged: {what} is {length} bytes long, at most {longest} make sense"
+            )
+        start = self.skip(length, what)
+        try:
+            return self.data[start : start + length].decode()
+        except UnicodeDecodeError:
+            raise OctetError(f"{self.path}: damaged: {what} is not UTF-8 text") from None
+
+    def strings(self, count: int, what: str) -> None:
+        """Step over `count` length-prefixed strings; the loop is tight, vocabularies are long."""
+        unpack, data, at, end = struct.Struct("<Q").unpack_from, self.data, self.at, self.size
+        for _ in range(count):
+            if at + 8 > end:
+                break
+            at += 8 + unpack(data, at)[0]
+            if at > end:
+                break
+        else:
+            self.at = at
+            return
+        raise OctetError(
+            f"{self.path}: cut short or damaged: {what} goes past the end of the file "
+            "(download or copy it again)"
+        )
+
+
+class Shard:
+    """One file on disk: its header read and checked, its data read on demand."""
+
+    def __init__(self, path):
+        """Open the file and check its header."""
+        self.path = Path(path)
+        self.file = None
+        try:
+            if self.path.is_dir():
+                raise OctetError(f"{self.path}: is a directory, not a GGUF file")
+            if self.path.exists() and not self.path.is_file():
+                raise OctetError(f"{self.path}: is not a regular file")  # a pipe would never end
+            self.file = open(self.path, "rb")
+            self.bytes = os.fstat(self.file.fileno()).st_size
+            if self.bytes < 24:
+                raise OctetError(f"{self.path}: too short for a GGUF file ({self.bytes} bytes)")
+            with mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                self._header(_Cursor(self.path, data, self.bytes))
+        except OSError as error:
+            self.close()
+            raise OctetError(f"{self.path}: cannot be read: {error.strerror}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; nothing can be read from it any more."""
+        if self.file:
+            self.file.close()
+
+    def read(self, start: int, size: int) -> bytes:
+        """Exactly `size` bytes from `start`."""
+        parts, left = [], size
+        while left:
+            try:
+                part = os.pread(self.file.fileno(), left, start + size - left)
+            except OSError as error:
+                raise OctetError(f"{self.path}: cannot be read: {error.strerror}") from None
+            if not part:
+                raise OctetError(f"{self.path}: became shorter while it was being read")
+            parts.append(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def value(self, entry: Value):
+        """Decode a metadata value: int, float, bool, str, list of str, or a numpy array."""
+        raw = self.read(entry.start, entry.size)
+        if entry.kind == STRING:
+            return raw[8:].decode("utf-8", "replace")
+        if entry.kind != ARRAY:
+            return struct.unpack("<" + _SCALARS[entry.kind], raw)[0]
+        if entry.item != STRING:
+            code = "?" if entry.item == 7 else "<" + _SCALARS[entry.item]
+            return np.frombuffer(raw, code, offset=12)
+        items, at = [], 12
+        for _ in range(entry.count):
+            length = struct.unpack_from("<Q", raw, at)[0]
+            items.append(raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
+            at += 8 + length
+        return items
+
+    # ---- the header ----
+
+    def _header(self, cursor: _Cursor) -> None:
+        magic = cursor.data[cursor.skip(4, "the magic") : 4]
+        if magic != b"GGUF":
+            raise OctetError(
+                f"{self.path}: not a GGUF file: it begins with {magic!r}, not b'GGUF' "
+                "(convert the model to GGUF first)"
+            )
+        version = cursor.number("I", "the version")
+        if version & 0xFFFF == 0:
+            raise OctetError(f"{self.path}: a big-endian GGUF file; only little-endian is read")
+        if version not in (2, 3):
+            raise OctetError(f"{self.path}: GGUF version {version}; only 2 and 3 are read")
+        tensors = self._count(cursor, "tensors", 24)
+        values = self._count(cursor, "metadata values", 13)
+        self.values: dict[str, Value] = {}
+        for i in range(values):
+            entry = self._entry(cursor, i)
+            if entry.key in self.values:
+                raise OctetError(f"{self.path}: damaged: {shown(entry.key)} appears twice")
+            self.values[entry.key] = entry
+        self.alignment = self._alignment(cursor)
+        self.tensors: dict[str, Tensor] = {}
+        found = [self._tensor(cursor, i) for i in range(tensors)]
+        base = -(-cursor.at // self.alignment) * self.alignment
+        for name, kind, shape, offset, size in found:
+            if name in self.tensors:
+                raise OctetError(f"{self.path}: damaged: tensor {shown(name)} appears twice")
+            if offset % self.alignment:
+                raise OctetError(
+                    f"{self.path}: damaged: tensor {shown(name)} starts at {offset}, not a "
+                    f"multiple of the alignment {self.alignment}"
+                )
+            if base + offset + size > self.bytes:
+                raise OctetError(
+                    f"{self.path}: cut short or damaged: tensor {shown(name)} ends at byte "
+                    f"{base + offset + size}, but the file has {self.bytes} (download or copy it "
+                    "again)"
+                )
+            self.tensors[name] = Tensor(name, kind, shape, base + offset, size, self)
+        self._check_overlap()
+
+    def _count(self, cursor: _Cursor, what: str, smallest: int) -> int:
+        count = cursor.number("Q", f"the number of {what}")
+        if count > (self.bytes - cursor.at) // smallest:
+            raise OctetError(
+                f"{self.path}: damaged: {count} {what} cannot fit in {self.bytes} bytes"
+            )
+        return count
+
+    def _entry(self, cursor: _Cursor, index: int) -> Value:
+        key = cursor.text(_LONGEST_KEY, f"metadata key {index}")
+        what = f"the value of {shown(key)}"
+        kind = cursor.number("I", what)
+        start = cursor.at
+        item, count = kind, 1
+        if kind == ARRAY:
+            item = cursor.number("I", what)
+            count = cursor.number("Q", what)
+        if item == STRING:
+            cursor.strings(count, what)
+        elif item in _BYTES:
+            cursor.skip(count * _BYTES[item], what)
+        else:
+            raise OctetError(f"{self.path}: damaged: {what} has unknown type {item}")
+        return Value(key, kind, item, count, start, cursor.at - start)
+
+    def _alignment(self, cursor: _Cursor) -> int:
+        entry = self.values.get("general.alignment")
+        if entry is None:
+            return DEFAULT_ALIGNMENT
+        raw = cursor.data[entry.start : entry.start + 4]
+        alignment = int.from_bytes(raw, "little") if entry.kind == 4 else 0
+        if alignment == 0 or alignment & (alignment - 1):
+            raise OctetError(f"{self.path}: damaged: general.alignment is not a power of two (u32)")
+        return alignment
+
+    def _tensor(self, cursor: _Cursor, index: int):
+        name = cursor.text(_LONGEST_NAME, f"the name of tensor {index}")
+        what = f"tensor {shown(name)}"
+        dimensions = cursor.number("I", what)
+        if dimensions > 4:
+            raise OctetError(
+                f"{self.path}: damaged: {what} has {dimensions} dimensions, not 0 to 4"
+            )
+        shape = tuple(cursor.number("Q", what) for _ in range(dimensions)) or (1,)
+        type_id = cursor.number("i", what)
+        offset = cursor.number("Q", what)
+        kind = ggml.type_by_id(type_id)
+        if kind is None:
+            raise OctetError(f"{self.path}: {what} has unknown weight type {type_id}")
+        weights = 1
+        for n in shape:
+            weights *= n
+        if weights == 0 or shape[0] % kind.block:
+            raise OctetError(
+                f"{self.path}: damaged: {what} of type {kind.name} has shape "
+                f"{' × '.join(map(str, shape))}; rows must be a multiple of {kind.block}"
+            )
+        return name, kind, shape, offset, weights // kind.block * kind.size
+
+    def _check_overlap(self) -> None:
+        ordered = sorted(self.tensors.values(), key=lambda t: t.start)
+        for before, after in itertools.pairwise(ordered):
+            if before.start + before.size > after.start:
+                hint = (
+                    " (it may mean another block size by type 42 than this runtime)"
+                    if before.type.name == "q2_0"
+                    else ""
+                )
+                raise OctetError(
+                    f"{self.path}: damaged: tensor {shown(before.name)} of {before.size} bytes "
+                    f"runs into {shown(after.name)}{hint}"
+                )
+
+
+class Model:
+    """A GGUF model: one file, or all files of a split one. Use as a context manager.
+
+    `values`: metadata of the first file without the keys that only describe the split.
+    `tensors`: of all files, in order.
+    """
+
+    def __init__(self, path):
+        """Open the file, and the further ones of a split model."""
+        self.path = Path(path)
+        self.shards = [Shard(path)]
+        try:
+            self._open_rest()
+            self.values = {
+                k: v for k, v in self.shards[0].values.items() if not k.startswith("split.")
+            }
+            self.tensors: dict[str, Tensor] = {}
+            for shard in self.shards:
+                for name, tensor in shard.tensors.items():
+                    if name in self.tensors:
+                        raise OctetError(
+                            f"{shard.path}: tensor {shown(name)} is also in {self.path}"
+                        )
+                    self.tensors[name] = tensor
+            self._check_split_total()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        """Return the model itself."""
+        return self
+
+    def __exit__(self, *_):
+        """Close all files."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for shard in self.shards:
+            shard.close()
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of all files together."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def get(self, key: str, default=None):
+        """Decoded value of a metadata key (see `Shard.value`)."""
+        entry = self.values.get(key)
+        return default if entry is None else self.shards[0].value(entry)
+
+    def text(self, key: str) -> str | None:
+        """A string value; None if the key is missing, an error if it is of another type."""
+        entry = self.values.get(key)
+        if entry is not None and entry.kind != STRING:
+            raise OctetError(f"{self.path}: {key} is of type {entry.type_name}, not string")
+        return None if entry is None else self.shards[0].value(entry)
+
+    # ---- split files ----
+
+    def _split(self, shard: Shard, key: str) -> int:
+        entry = shard.values.get(key)
+        value = shard.value(entry) if entry and entry.kind in (0, 1, 2, 3, 4, 5, 10, 11) else None
+        if value is None or value < 0:
+            raise OctetError(f"{shard.path}: {key} is missing or not a number (rejoin the model)")
+        return value
+
+    def _open_rest(self) -> None:
+        first = self.shards[0]
+        if "split.count" not in first.values:
+            return
+        count = self._split(first, "split.count")
+        if count <= 1:
+            return
+        match = _SHARD.fullmatch(self.path.name)
+        if not match or int(match[3]) != count:
+            raise OctetError(
+                f"{self.path}: says it is part of a model in {count} files (split.count), but is "
+                f"not called …-00001-of-{count:05}.gguf: give it back its name, next to the other "
+                "parts, or remove the stale split.* keys"
+            )
+        if self._split(first, "split.no") != 0 or int(match[2]) != 1:
+            raise OctetError(
+                f"{self.path}: is not the first of {count} parts: give "
+                f"{match[1]}-00001-of-{count:05}.gguf"
+            )
+        for number in range(1, count):
+            path = self.path.with_name(f"{match[1]}-{number + 1:05}-of-{count:05}.gguf")
+            if not path.exists():
+                raise OctetError(f"{path}: is missing: {self.path.name} has {count} parts")
+            shard = Shard(path)
+            self.shards.append(shard)
+            for key, wanted in (("split.no", number), ("split.count", count)):
+                found = self._split(shard, key)
+                if found != wanted:
+                    raise OctetError(
+                        f"{path}: {key} is {found}, not {wanted}: another model's part"
+                    )
+
+    def _check_split_total(self) -> None:
+        if len(self.shards) == 1:
+            return
+        total = self._split(self.shards[0], "split.tensors.count")
+        if total != len(self.tensors):
+            raise OctetError(
+                f"{self.path}: split.tensors.count is {total}, but the {len(self.shards)} parts "
+                f"hold {len(self.tensors)} tensors: parts of different models"
+            )
