@@ -24,8 +24,8 @@ def run(args: argparse.Namespace, path_of=None) -> dict:
 def inspect(path, path_of=None) -> dict:
     """Facts about a model.
 
-    `path_of(name, type, shape)` → (path, reason) tells which code will run a tensor; `type` is
-    `int8` for an octet tensor, else the ggml name. Returns file, architecture (of the model, also
+    `path_of(name, type, shape)` → {"path", "reason"} tells which code will run a tensor; `type` is
+    ggml's name, also of an octet tensor. Returns file, architecture (of the model, also
     behind the guard), converted (None, or version, seed, smoothing, source_sha256 and tool), bytes,
     and tensors: a list of {name, type, shape, bytes, rotation, scale_group[, path, reason]} with
     the input dimension first in `shape`, and rotation and scale_group None where not octet's.
@@ -62,7 +62,8 @@ def _facts(tensor, octet, path_of) -> dict:
         "scale_group": group,
     }
     if path_of:
-        facts["path"], facts["reason"] = path_of(tensor.name, kind, tensor.shape)
+        where = path_of(tensor.name, tensor.type.name, tensor.shape)
+        facts |= {"path": where["path"], "reason": where["reason"]}
     return facts
 
 
