@@ -1,0 +1,65 @@
+// The team is OpenMP's, so that a process that already computes with OpenMP keeps one set of threads.
+#include "octet/threads.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace octet {
+
+namespace {
+
+// A library built with -ffast-math may have left flush-to-zero on in this thread; fp16 scales of
+// ordinary weights are often subnormal products away from it.
+class DefaultFloat {
+  public:
+#if defined(__SSE__)
+    DefaultFloat() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+    ~DefaultFloat() { _mm_setcsr(saved_); }
+
+  private:
+    unsigned saved_;
+#elif defined(__aarch64__)
+    DefaultFloat() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved_));
+        __asm__ volatile("msr fpcr, %0" : : "r"(0ul));
+    }
+    ~DefaultFloat() { __asm__ volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+  private:
+    unsigned long saved_;
+#endif
+};
+
+}  // namespace
+
+void Thread::barrier() const {
+#if defined(_OPENMP)
+    if (count > 1) {
+#pragma omp barrier
+    }
+#endif
+}
+
+void run_on_threads(int n_threads, void (*f)(void *, const Thread &), void * data) {
+#if defined(_OPENMP)
+    if (n_threads > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(n_threads)
+        {
+            DefaultFloat mode;
+            Thread thread{omp_get_thread_num(), omp_get_num_threads()};
+            f(data, thread);
+        }
+        return;
+    }
+#else
+    (void) n_threads;
+#endif
+    DefaultFloat mode;
+    f(data, Thread{0, 1});
+}
+
+}  // namespace octet

@@ -1,0 +1,67 @@
+// The functions that exist once per instruction set, behind one table.
+//
+// scalar is the definition: every other table gives the same bits for the same input.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/matrix.h"
+
+namespace octet {
+
+// Rows that a product takes at a time: with 8 weight registers, 16 accumulators and the scale
+// they fill the 32 registers of AVX-512.
+constexpr int kTileRows = 16;
+
+enum class Glu { swiglu, geglu, reglu };
+
+// Quantized activation rows of one product, by pointer, so that rows may lie anywhere.
+// q[r]: k int8. d[r]: k / group scales. offset[r]: -128 * sum(q) of each range of the weight, what
+// has to be added to a dot product of q with weights that carry an excess of 128.
+struct Rows {
+    const int8_t * q[kTileRows];
+    const float * d[kTileRows];
+    const int32_t * offset[kTileRows];
+};
+
+struct Kernels {
+    const char * name;
+
+    // x[k] in place: per block of `block` columns, times signs[k] (+1, -1), the Walsh-Hadamard
+    // butterflies with strides 1, 2, 4, ... and 1 / sqrt(block). block is 32, 64 or 128.
+    void (*rotate)(float * x, int64_t k, int block, const float * signs);
+
+    // One row onto the q8_1 grid: per group d = max|x| / 127, q = x / d rounded half away from
+    // zero. A group of zeros, or so small that d underflows, gives d = 0, q = 0. A group with a
+    // non-finite value gives d = NaN, q = 0. group is a multiple of 32, range of 16; both divide k.
+    void (*quantize)(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d,
+                     int32_t * offset);
+
+    // tile[r][o] = row r times weight row o of the panel, r < m <= 16. For each range of columns,
+    // ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
+    void (*product)(const Panel & w, const Rows & x, int m, float * tile);
+
+    // The same with float activations: acc = fma(x, weight, acc), columns ascending.
+    void (*product_float)(const Panel & w, const float * const * x, int m, float * tile);
+
+    // h[i] = act(g[i]) * u[i]
+    void (*glu)(Glu op, const float * g, const float * u, float * h, int64_t n);
+
+    // out[i] = w[0] * y[0][i] + w[1] * y[1][i] + ..., each product and each sum rounded, in this
+    // order; rows of y are `stride` apart. w may be null: a plain sum.
+    void (*weighted_sum)(const float * y, int64_t stride, const float * w, int count, float * out, int64_t n);
+};
+
+enum class Isa { scalar, avx2, avx512vnni, neon };
+constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512vnni, Isa::neon};
+
+const char * isa_name(Isa isa);
+
+// The table of an instruction set, or nullptr if this build or this machine (CPUID, and the
+// registers the operating system saves) does not have it.
+const Kernels * kernels_of(Isa isa);
+
+// The fastest that this machine has.
+Isa best_isa();
+
+}  // namespace octet

@@ -1,0 +1,188 @@
+// Everything but the integer product, in portable C++ whose every operation is rounded by IEEE
+// rules. Included once into each file of this folder and vectorized by the compiler for it: the
+// bits cannot differ, since contraction is off (-ffp-contract=off) and nothing is reassociated
+// but integer sums and maxima.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "decode.h"
+#include "octet/kernels.h"
+
+namespace octet {
+namespace {
+
+typedef float Float16 __attribute__((vector_size(64), aligned(4)));
+
+// Butterflies of stride `kStride` < 16 inside 16 lanes: lane j becomes partner + self where bit
+// kStride of j is clear, partner - self where it is set.
+template <int kStride>
+inline Float16 butterfly_in_lanes(Float16 v) {
+    typedef int32_t Int16 __attribute__((vector_size(64)));
+    Int16 partner;
+    Float16 sign;
+    for (int j = 0; j < 16; ++j) {
+        partner[j] = j ^ kStride;
+        sign[j] = j & kStride ? -1.0f : 1.0f;
+    }
+#if defined(__clang__)
+    Float16 p = __builtin_shufflevector(v, v, 0 ^ kStride, 1 ^ kStride, 2 ^ kStride, 3 ^ kStride, 4 ^ kStride,
+                                        5 ^ kStride, 6 ^ kStride, 7 ^ kStride, 8 ^ kStride, 9 ^ kStride,
+                                        10 ^ kStride, 11 ^ kStride, 12 ^ kStride, 13 ^ kStride, 14 ^ kStride,
+                                        15 ^ kStride);
+#else
+    Float16 p = __builtin_shuffle(v, partner);
+#endif
+    return p + v * sign;
+}
+
+template <int kBlock>
+inline void rotate_block(float * x, const float * signs) {
+    constexpr int kVectors = kBlock / 16;
+    Float16 v[kVectors];
+    std::memcpy(v, x, sizeof v);
+    for (int i = 0; i < kVectors; ++i) {
+        Float16 s;
+        std::memcpy(&s, signs + 16 * i, sizeof s);
+        v[i] = butterfly_in_lanes<8>(butterfly_in_lanes<4>(butterfly_in_lanes<2>(butterfly_in_lanes<1>(v[i] * s))));
+    }
+    for (int h = 1; h < kVectors; h *= 2) {
+        for (int i = 0; i < kVectors; ++i) {
+            if (i & h) continue;
+            Float16 a = v[i], b = v[i + h];
+            v[i] = a + b;
+            v[i + h] = a - b;
+        }
+    }
+    // 1 / sqrt(block) rounded to f32.
+    constexpr float c = kBlock == 128 ? 0.08838834764831845f : kBlock == 64 ? 0.125f : 0.17677669529663687f;
+    for (int i = 0; i < kVectors; ++i) v[i] = v[i] * c;
+    std::memcpy(x, v, sizeof v);
+}
+
+inline void rotate(float * x, int64_t k, int block, const float * signs) {
+    for (int64_t j = 0; j < k; j += block) {
+        if (block == 128) rotate_block<128>(x + j, signs + j);
+        if (block == 64) rotate_block<64>(x + j, signs + j);
+        if (block == 32) rotate_block<32>(x + j, signs + j);
+    }
+}
+
+inline void quantize(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d,
+                     int32_t * offset) {
+    for (int64_t g = 0; g < k / group; ++g) {
+        const float * xg = x + g * group;
+        int8_t * qg = q + g * group;
+        // Magnitudes of floats order as their bits do, and infinities and NaNs come last.
+        uint32_t amax_bits = 0;
+        for (int64_t j = 0; j < group; ++j) {
+            uint32_t bits = __builtin_bit_cast(uint32_t, xg[j]) & 0x7fffffffu;
+            amax_bits = bits > amax_bits ? bits : amax_bits;
+        }
+        float scale = __builtin_bit_cast(float, amax_bits) / 127.0f;
+        if (amax_bits >= 0x7f800000u) scale = __builtin_nanf("");
+        d[g] = scale;
+        if (!(scale > 0.0f)) {
+            std::memset(qg, 0, size_t(group));
+            continue;
+        }
+        for (int64_t j = 0; j < group; ++j) {
+            float y = xg[j] / scale;
+            // A subnormal scale is rounded coarsely enough for |y| to pass 127.
+            y = y > 127.0f ? 127.0f : y;
+            y = y < -127.0f ? -127.0f : y;
+            int32_t t = int32_t(y);               // towards zero
+            float rest = y - float(t);            // exact
+            t += (rest >= 0.5f) - (rest <= -0.5f);  // halves away from zero
+            qg[j] = int8_t(t);
+        }
+    }
+    for (int64_t r = 0; r < k / range; ++r) {
+        int32_t sum = 0;
+        for (int64_t j = 0; j < range; ++j) sum += q[r * range + j];
+        offset[r] = -128 * sum;
+    }
+}
+
+// exp(x) for x in [-87, 88], clamped to it; NaN stays NaN. Within 1 ulp of the true value.
+// x = n ln 2 + r, |r| <= ln(2)/2; e^r by its Taylor series to degree 7, whose remainder
+// r^8/8! < 5.2e-9 is below a tenth of an ulp of e^r.
+inline float exp_clamped(float x) {
+    x = x > 88.0f ? 88.0f : x;
+    x = x < -87.0f ? -87.0f : x;
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+    const float magic = 12582912.0f;
+    float shifted = x * 1.44269504088896341f + magic;
+    float n = shifted - magic;
+    // ln 2 in two parts; the first has 9 trailing zero bits, so n times it is exact.
+    float r = __builtin_fmaf(n, -0.693145751953125f, x);
+    r = __builtin_fmaf(n, -1.42860682030941723e-6f, r);
+    float p = 1.0f / 5040.0f;
+    p = __builtin_fmaf(p, r, 1.0f / 720.0f);
+    p = __builtin_fmaf(p, r, 1.0f / 120.0f);
+    p = __builtin_fmaf(p, r, 1.0f / 24.0f);
+    p = __builtin_fmaf(p, r, 1.0f / 6.0f);
+    p = __builtin_fmaf(p, r, 0.5f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    uint32_t exponent = __builtin_bit_cast(uint32_t, shifted) - __builtin_bit_cast(uint32_t, magic) + 127u;
+    return p * __builtin_bit_cast(float, exponent << 23);
+}
+
+inline float sigmoid_times(float x, float z) {  // x / (1 + exp(-z))
+    return x / (1.0f + exp_clamped(-z));
+}
+
+inline void glu(Glu op, const float * g, const float * u, float * h, int64_t n) {
+    if (op == Glu::swiglu) {
+        for (int64_t i = 0; i < n; ++i) h[i] = sigmoid_times(g[i], g[i]) * u[i];
+    } else if (op == Glu::geglu) {
+        // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) is x sigmoid of twice the argument.
+        const float c = 1.5957691216057308f;  // 2 sqrt(2/pi)
+        for (int64_t i = 0; i < n; ++i) {
+            float x = g[i];
+            h[i] = sigmoid_times(x, c * (x * (1.0f + 0.044715f * (x * x)))) * u[i];
+        }
+    } else {
+        for (int64_t i = 0; i < n; ++i) h[i] = (g[i] < 0.0f ? 0.0f : g[i]) * u[i];
+    }
+}
+
+inline void weighted_sum(const float * y, int64_t stride, const float * w, int count, float * out, int64_t n) {
+    for (int e = 0; e < count; ++e) {
+        const float * ye = y + e * stride;
+        const float we = w ? w[e] : 1.0f;
+        if (e == 0) {
+            for (int64_t i = 0; i < n; ++i) out[i] = we * ye[i];
+        } else {
+            for (int64_t i = 0; i < n; ++i) out[i] = out[i] + we * ye[i];
+        }
+    }
+}
+
+inline void product_float(const Panel & w, const float * const * x, int m, float * tile) {
+    std::memset(tile, 0, size_t(m) * kPanelRows * sizeof(float));
+    for (int64_t g = 0; g < w.k / 32; ++g) {
+        int8_t q[512];
+        float value[32][kPanelRows], scale[kPanelRows];
+        decode_group(w, g, q);
+        for (int j = 0; j < 32; ++j) {
+            int64_t column = 32 * g + j;
+            if (column % w.range == 0 || j == 0) {
+                for (int o = 0; o < kPanelRows; ++o) scale[o] = weight_scale(w, column, o);
+            }
+            for (int o = 0; o < kPanelRows; ++o) value[j][o] = float(q[64 * (j / 4) + 4 * o + j % 4]) * scale[o];
+        }
+        for (int r = 0; r < m; ++r) {
+            const float * xr = x[r] + 32 * g;
+            float * acc = tile + r * kPanelRows;
+            for (int j = 0; j < 32; ++j) {
+                for (int o = 0; o < kPanelRows; ++o) acc[o] = __builtin_fmaf(xr[j], value[j][o], acc[o]);
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace octet

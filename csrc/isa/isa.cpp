@@ -1,0 +1,79 @@
+// Which instruction sets this machine has.
+#include "octet/kernels.h"
+#include "tables.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+namespace octet {
+
+namespace {
+
+#if defined(__x86_64__)
+struct Cpu {
+    bool avx2 = false, avx512vnni = false;
+
+    Cpu() {
+        unsigned a, b, c, d;
+        if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+        const unsigned osxsave = 1u << 27, avx = 1u << 28, fma = 1u << 12, f16c = 1u << 29;
+        const unsigned needed = osxsave | avx | fma | f16c;
+        if ((c & needed) != needed) return;
+
+        // XCR0 says which registers the operating system saves: bits 1, 2 for SSE and AVX,
+        // 5, 6, 7 for the AVX-512 masks and registers.
+        unsigned lo, hi;
+        __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+        if ((lo & 0x06) != 0x06) return;
+        if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+        avx2 = b & 1u << 5;
+        const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
+        avx512vnni = avx2 && (lo & 0xe0) == 0xe0 && (b & avx512) == avx512 && (c & 1u << 11);
+    }
+};
+#elif defined(__aarch64__)
+struct Cpu {
+    bool neon = getauxval(AT_HWCAP) & 1ul << 20;  // HWCAP_ASIMDDP: dotprod
+};
+#else
+struct Cpu {};
+#endif
+
+}  // namespace
+
+const char * isa_name(Isa isa) {
+    switch (isa) {
+        case Isa::scalar: return "scalar";
+        case Isa::avx2: return "avx2";
+        case Isa::avx512vnni: return "avx512vnni";
+        case Isa::neon: return "neon";
+    }
+    return "?";
+}
+
+const Kernels * kernels_of(Isa isa) {
+    static const Cpu cpu;
+    switch (isa) {
+        case Isa::scalar: return &kScalarKernels;
+#if defined(__x86_64__)
+        case Isa::avx2: return cpu.avx2 ? &kAvx2Kernels : nullptr;
+        case Isa::avx512vnni: return cpu.avx512vnni ? &kAvx512VnniKernels : nullptr;
+#elif defined(__aarch64__)
+        case Isa::neon: return cpu.neon ? &kNeonKernels : nullptr;
+#endif
+        default: return nullptr;
+    }
+}
+
+Isa best_isa() {
+    Isa best = Isa::scalar;
+    for (Isa isa : kIsas) {
+        if (kernels_of(isa)) best = isa;  // kIsas ascends
+    }
+    return best;
+}
+
+}  // namespace octet

@@ -1,0 +1,126 @@
+#include "decide.h"
+
+#include <cstring>
+
+#include "octet/matrix.h"
+#include "octet/rotation.h"
+
+namespace octet {
+
+namespace {
+
+bool ends_with(const char * text, const char * end) {
+    size_t n = std::strlen(text), m = std::strlen(end);
+    return n >= m && std::strcmp(text + n - m, end) == 0;
+}
+
+// The weights that OCTET_QUANTIZE turns to int8: those the converter does by default. Routers,
+// embeddings and the head keep their type.
+bool quantizable(const char * name) {
+    return std::strncmp(name, "blk.", 4) == 0 && ends_with(name, ".weight") && !std::strstr(name, "gate_inp");
+}
+
+// Whether the user's filters leave a weight to the ordinary path; "" or the reason.
+std::string filtered(const Settings & s, const char * name, const int64_t ne[4]) {
+    if (matches_any(s.exclude, name)) return "OCTET_EXCLUDE";
+    if (!s.include.empty() && !matches_any(s.include, name)) return "OCTET_INCLUDE does not name it";
+    if (ne[0] < s.min_k) return "K = " + std::to_string(ne[0]) + " is below OCTET_MIN_K";
+    if (s.skip_rows > 0 && ne[1] >= s.skip_rows) return std::to_string(ne[1]) + " rows, OCTET_SKIP_ROWS";
+    return "";
+}
+
+Decision ordinary(std::string reason) {
+    Decision d;
+    d.reason = std::move(reason);
+    return d;
+}
+
+// A tensor that octet wrote. If it is rotated nobody else can read it, so what would leave another
+// tensor to the ordinary path makes this one go through float products.
+Decision decide_listed(const Settings & s, const TensorFacts & facts, const Format & format, const char * name,
+                       const int64_t ne[4]) {
+    Decision d;
+    d.format = &format;
+    d.rotation = facts.rotation;
+    d.scale_group = facts.scale_group;
+    std::string why_not = filtered(s, name, ne);
+    const Switch rule = format.code_bits == 8 ? s.w8a8 : s.moe;
+    if (why_not.empty() && rule == Switch::off) why_not = format.code_bits == 8 ? "OCTET_W8A8=0" : "OCTET_MOE=0";
+    if (why_not.empty()) {
+        d.path = Path::integer;
+        d.reason = facts.rotation ? "int8, rotated in blocks of " + std::to_string(facts.rotation) : "int8";
+    } else if (facts.rotation) {
+        d.path = Path::floating;
+        d.reason = why_not + ", and rotated: float products";
+    } else {
+        d.reason = why_not;
+    }
+    return d;
+}
+
+}  // namespace
+
+const char * path_name(Path path) {
+    switch (path) {
+        case Path::ordinary: return "ordinary";
+        case Path::integer: return "int8";
+        case Path::floating: return "float";
+    }
+    return "?";
+}
+
+Decision decide(const Settings & s, const Model & model, const char * name, const char * type,
+                const int64_t ne[4], int op) {
+    const bool experts = op == ggml::OP_MUL_MAT_ID;
+    if (ne[3] != 1 || ne[0] < 1 || ne[1] < 1) return ordinary("more than 3 dimensions");
+    if (!experts && (ne[2] != 1 || ne[1] == 1)) return ordinary("not a matrix");
+    if (std::strstr(name, ".lora_")) return ordinary("LoRA");
+
+    Layout layout;
+    const Format * format = find_format(type);
+    const TensorFacts * facts = model.find(name);
+    if (facts) {
+        if (!format || !make_layout(*format, ne[0], facts->scale_group, &layout)) {
+            return ordinary("listed in the file, but its type and shape do not fit");
+        }
+        return decide_listed(s, *facts, *format, name, ne);
+    }
+
+    std::string why_not = filtered(s, name, ne);
+    if (!why_not.empty()) return ordinary(why_not);
+
+    if (s.quantize && quantizable(name)) {
+        if (s.layout == LayoutChoice::native) return ordinary("OCTET_LAYOUT=native keeps the file's blocks");
+        Decision d;
+        d.format = find_format("q8_0");
+        d.rotation = rotation_block(ne[0], 128);
+        d.scale_group = 0;
+        d.quantize = true;
+        if (!make_layout(*d.format, ne[0], 0, &layout)) return ordinary("K is not a multiple of 32");
+        d.path = s.w8a8 == Switch::off ? Path::floating : Path::integer;
+        d.reason = std::string("OCTET_QUANTIZE, from ") + type;
+        return d;
+    }
+
+    if (!format) return ordinary(std::string("type ") + type);
+    if (!make_layout(*format, ne[0], 32, &layout)) return ordinary("K = " + std::to_string(ne[0]) + " does not fit " + type);
+    // The embedding of a tied model is also in the CPU's memory: a second copy for the head is not worth it.
+    if (std::strcmp(name, "token_embd.weight") == 0) return ordinary("shared with the embedding");
+
+    const char * variable = experts ? "OCTET_MOE" : format->code_bits == 8 ? "OCTET_W8A8" : "OCTET_DENSE";
+    const Switch rule = experts ? s.moe : format->code_bits == 8 ? s.w8a8 : s.dense;
+    if (rule == Switch::off) return ordinary(std::string(variable) + "=0");
+    if (rule == Switch::automatic) {
+        // Until the crossover is measured: the plain C++ kernels are for checking, not for speed, and
+        // stock has tiled products for dense weights.
+        if (s.isa == Isa::scalar) return ordinary(std::string(variable) + "=auto: no vector instructions");
+        if (!experts && format->code_bits != 8) return ordinary("OCTET_DENSE=auto: stock");
+    }
+    Decision d;
+    d.format = format;
+    d.path = Path::integer;
+    d.reason = std::string(type) + (experts ? " experts" : ", one scale per 32");
+    return d;
+}
+
+}  // namespace octet

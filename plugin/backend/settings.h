@@ -1,0 +1,38 @@
+// The OCTET_* environment variables.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "octet/kernels.h"
+
+namespace octet {
+
+enum class Switch { automatic, off, on };
+enum class LayoutChoice { automatic, packed, native };
+
+struct Settings {
+    Switch w8a8 = Switch::automatic;
+    Switch moe = Switch::automatic;
+    Switch dense = Switch::automatic;
+    bool quantize = false;
+    bool verbose = false;
+    LayoutChoice layout = LayoutChoice::automatic;
+    Isa isa = Isa::scalar;
+    int64_t min_k = 0;
+    int64_t skip_rows = 0;  // 0 = none
+    std::vector<std::string> include, exclude;
+
+    // Each variable as it stands, for status().
+    std::vector<std::pair<std::string, std::string>> values;
+};
+
+// Reads the environment. Returns "" or one line naming the variable, its value and what is accepted.
+std::string read_settings(Settings * settings);
+
+// Whether a name matches one of the patterns (* and ?).
+bool matches_any(const std::vector<std::string> & patterns, const char * name);
+
+}  // namespace octet

@@ -1,0 +1,242 @@
+#include "weights.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "memory.h"
+#include "octet/rotation.h"
+#include "octet/threads.h"
+#include "status.h"
+
+namespace octet {
+
+using namespace ggml;
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+struct WeightBuffer {
+    uint8_t * memory = nullptr;  // ours to free; nullptr for a mapped file
+    uint8_t * base = nullptr;
+    std::vector<std::unique_ptr<Stored>> weights;
+
+    ~WeightBuffer() {
+        for (auto & w : weights) status().remove(w.get());
+        std::free(memory);
+    }
+};
+
+WeightBuffer * context(Buffer * b) { return static_cast<WeightBuffer *>(b->context); }
+
+std::shared_ptr<const std::vector<float>> signs_of(int64_t k, uint16_t seed) {
+    static std::mutex mutex;
+    static std::map<std::pair<int64_t, uint16_t>, std::shared_ptr<const std::vector<float>>> known;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto & signs = known[{k, seed}];
+    if (!signs) signs = std::make_shared<const std::vector<float>>(rotation_signs(k, seed));
+    return signs;
+}
+
+Decision decide_tensor(const Tensor * t) {
+    return decide(settings(), *current_model(), t->name, ggml_type_name(t->type), t->ne, op_of(t->ne));
+}
+
+// The matrix of a decision, without data.
+Matrix matrix_of(const Decision & d, const int64_t ne[4]) {
+    Matrix m{};
+    make_layout(*d.format, ne[0], d.scale_group, &m.layout);
+    m.n = ne[1];
+    m.n_experts = ne[2];
+    m.packed = true;
+    m.row_bytes = size_t(ne[0] / d.format->block_weights) * size_t(d.format->block_bytes);
+    return m;
+}
+
+// What packing one weight came to; set by whichever thread finds a fault.
+struct PackResult {
+    std::atomic<bool> not_finite{false}, scales_differ{false};
+};
+
+// Packs file bytes (or, to quantize, any type) of all experts on all threads.
+void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & result) {
+    const Matrix & m = s.weight.matrix;
+    const Layout & l = m.layout;
+    const TypeTraits * traits = nullptr;
+    size_t source_row = m.row_bytes;
+    for (int type = 0; s.decision.quantize && !traits; ++type) {
+        if (s.type == ggml_type_name(type)) traits = ggml_get_type_traits(type);
+    }
+    if (traits) source_row = size_t(l.k / traits->block_weights) * traits->block_bytes;
+
+    Counter counter;
+    const int64_t panels_each = panel_count(m.n), total = panels_each * m.n_experts;
+    auto work = [&](const Thread &) {
+        std::vector<uint8_t> scratch(pack_scratch_bytes(l)), blocks;
+        std::vector<float> row;
+        std::vector<double> rotated;
+        if (traits) {
+            blocks.resize(size_t(kPanelRows) * m.row_bytes);
+            row.resize(size_t(l.k));
+            rotated.resize(size_t(l.k));
+        }
+        for (int64_t p; (p = counter.take()) < total;) {
+            int64_t first = p % panels_each * kPanelRows;
+            int rows = int(std::min<int64_t>(kPanelRows, m.n - first));
+            const uint8_t * source = static_cast<const uint8_t *>(data) + size_t(p / panels_each * m.n + first) * source_row;
+            if (traits) {
+                for (int r = 0; r < rows; ++r) {
+                    const uint8_t * from = source + size_t(r) * source_row;
+                    if (traits->to_float) traits->to_float(from, row.data(), l.k);
+                    else std::memcpy(row.data(), from, size_t(l.k) * sizeof(float));
+                    if (!quantize_weights(row.data(), l.k, s.decision.rotation, s.weight.signs, s.decision.scale_group,
+                                          rotated.data(), blocks.data() + size_t(r) * m.row_bytes)) {
+                        result.not_finite = true;
+                        std::memset(blocks.data() + size_t(r) * m.row_bytes, 0xff, m.row_bytes);  // d = NaN
+                    }
+                }
+                source = blocks.data();
+            }
+            for (int r = 0; r < rows; ++r) {
+                if (!shares_scale(l, source + size_t(r) * m.row_bytes)) result.scales_differ = true;
+            }
+            pack_panel(l, source, m.row_bytes, rows, panels + size_t(p) * l.panel_bytes, scratch.data());
+        }
+    };
+    on_threads(pack_threads(), work);
+}
+
+// A weight whose blocks contradict the file's metadata must not give plausible numbers: NaN everywhere.
+void poison(const Stored & s, uint8_t * panels) {
+    std::memset(panels, 0xff, packed_bytes(s.weight.matrix));
+}
+
+void report(const Stored & s, const char * text) {
+    std::fprintf(stderr, "octet: %s (%s, %lld x %lld x %lld): %s\n", s.name.c_str(), s.type.c_str(),
+                 static_cast<long long>(s.ne[0]), static_cast<long long>(s.ne[1]), static_cast<long long>(s.ne[2]), text);
+}
+
+// ---- buffer interface
+
+void free_buffer(Buffer * b) { delete context(b); }
+
+void * get_base(Buffer * b) { return context(b)->base; }
+
+int init_tensor(Buffer * b, Tensor * t) {
+    if (t->view_src) return STATUS_SUCCESS;
+    auto s = std::make_unique<Stored>();
+    s->name = t->name;
+    s->type = ggml_type_name(t->type);
+    std::memcpy(s->ne, t->ne, sizeof s->ne);
+    s->decision = decide_tensor(t);
+    if (s->decision.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
+    Weight & w = s->weight;
+    w.matrix = matrix_of(s->decision, t->ne);
+    w.matrix.data = static_cast<const uint8_t *>(t->data);
+    w.matrix.packed = context(b)->memory != nullptr;
+    w.rotation = s->decision.rotation;
+    if (w.rotation) s->signs = signs_of(t->ne[0], current_model()->seed);
+    w.signs = s->signs ? s->signs->data() : nullptr;
+    w.float_products = s->decision.path == Path::floating;
+    s->layout = w.matrix.packed ? "packed" : "native";
+    s->bytes = w.matrix.packed ? packed_bytes(w.matrix) : 0;
+    t->extra = s.get();
+    status().add(s.get());
+    context(b)->weights.push_back(std::move(s));
+    return STATUS_SUCCESS;
+}
+
+void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t size) {
+    Stored * s = static_cast<Stored *>(t->extra);
+    if (!s) {
+        std::memcpy(static_cast<uint8_t *>(t->data) + offset, data, size);
+        return;
+    }
+    if (offset != 0 || size != ggml_nbytes(t)) {
+        report(*s, "set in parts, which packed weights cannot be; it will give NaN");
+        poison(*s, static_cast<uint8_t *>(t->data));
+        return;
+    }
+    PackResult result;
+    pack(*s, data, static_cast<uint8_t *>(t->data), result);
+    if (result.scales_differ) {
+        report(*s, "its blocks do not share their scale as the file says; it will give NaN: convert the model again");
+        poison(*s, static_cast<uint8_t *>(t->data));
+    }
+    if (result.not_finite) report(*s, "has values that are not finite; their rows will give NaN");
+    release_mapped_pages(data, size);
+    if (settings().verbose) report(*s, (s->layout + ", " + s->decision.reason).c_str());
+}
+
+void memset_tensor(Buffer *, Tensor * t, uint8_t value, size_t offset, size_t size) {
+    if (!t->extra) std::memset(static_cast<uint8_t *>(t->data) + offset, value, size);
+}
+
+void get_tensor(Buffer *, const Tensor * t, void * data, size_t offset, size_t size) {
+    if (!t->extra) {
+        std::memcpy(data, static_cast<const uint8_t *>(t->data) + offset, size);
+        return;
+    }
+    // Only asked for a weight that is used in a way it was not offered for.
+    report(*static_cast<Stored *>(t->extra), "read back as the file's blocks, which are not kept; it will give NaN. Name it in OCTET_EXCLUDE");
+    std::memset(data, 0xff, size);
+}
+
+void clear(Buffer * b, uint8_t value) {
+    WeightBuffer * w = context(b);
+    if (w->memory && w->weights.empty()) std::memset(w->base, value, b->size);
+}
+
+const BufferInterface kBufferInterface = {free_buffer, get_base, init_tensor, memset_tensor, set_tensor, get_tensor,
+                                          nullptr,     nullptr,  nullptr,     clear,         nullptr};
+
+// ---- buffer type interface
+
+const char * get_name(BufferType *) { return "OCTET"; }
+
+Buffer * alloc_buffer(BufferType * type, size_t size) {
+    auto w = std::make_unique<WeightBuffer>();
+    w->memory = w->base = static_cast<uint8_t *>(std::aligned_alloc(kAlignment, (size + kAlignment) / kAlignment * kAlignment));
+    if (!w->memory) {
+        std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n", size >> 20);
+        return nullptr;
+    }
+    return ggml_backend_buffer_init(type, kBufferInterface, w.release(), size);
+}
+
+size_t get_alignment(BufferType *) { return kAlignment; }
+
+size_t get_alloc_size(BufferType *, const Tensor * t) {
+    Decision d = decide_tensor(t);
+    return d.path == Path::ordinary ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne));
+}
+
+bool is_host(BufferType *) { return false; }
+
+BufferType buffer_type = {{get_name, alloc_buffer, get_alignment, nullptr, get_alloc_size, is_host}, nullptr, nullptr};
+
+}  // namespace
+
+BufferType * weight_buffer_type() { return &buffer_type; }
+
+void set_weight_buffer_device(Device * device) { buffer_type.device = device; }
+
+Buffer * map_weights(void * data, size_t size) {
+    auto w = std::make_unique<WeightBuffer>();
+    w->base = static_cast<uint8_t *>(data);
+    return ggml_backend_buffer_init(&buffer_type, kBufferInterface, w.release(), size);
+}
+
+bool is_ours(const Tensor * t) {
+    const Buffer * b = t->view_src ? t->view_src->buffer : t->buffer;
+    return b && b->type == &buffer_type;
+}
+
+Stored * stored(const Tensor * t) {
+    return t && t->data && !t->view_src && is_ours(t) ? static_cast<Stored *>(t->extra) : nullptr;
+}
+
+}  // namespace octet

@@ -1,0 +1,40 @@
+// The weight buffers: where weights that are ours live, packed or in place.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../abi/ggml.h"
+#include "decide.h"
+#include "octet/products.h"
+
+namespace octet {
+
+// A weight in one of our buffers; Tensor::extra points here.
+struct Stored {
+    std::string name, type;
+    int64_t ne[4];
+    Decision decision;
+    Weight weight;
+    std::shared_ptr<const std::vector<float>> signs;
+    std::string layout;  // "packed", "native" or "raw"
+    size_t bytes = 0;    // in memory of ours
+    std::atomic<uint64_t> calls{0};
+};
+
+// The buffer type of a device. Its memory is not host memory for ggml: nobody else may read it.
+ggml::BufferType * weight_buffer_type();
+void set_weight_buffer_device(ggml::Device * device);
+
+// A buffer over the mapped file, whose blocks stay where they are (OCTET_LAYOUT=native).
+ggml::Buffer * map_weights(void * data, size_t size);
+
+// Whether a tensor, or what it is a view of, lies in a buffer of ours (also a dummy one).
+bool is_ours(const ggml::Tensor * t);
+
+// The weight behind a tensor, or nullptr if it is none that we compute with.
+Stored * stored(const ggml::Tensor * t);
+
+}  // namespace octet
