@@ -156,9 +156,10 @@ class Shard:
                 raise OctetError(f"{self.path}: too short for a GGUF file ({self.bytes} bytes)")
             with mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 self._header(_Cursor(self.path, data, self.bytes))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
             self.close()
-            raise OctetError(f"{self.path}: cannot be read: {error.strerror}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise OctetError(f"{shown(self.path, 400)}: cannot be read: {reason}") from None
         except BaseException:
             self.close()
             raise
@@ -233,14 +234,8 @@ class Shard:
                     f"{self.path}: damaged: tensor {shown(name)} starts at {offset}, not a "
                     f"multiple of the alignment {self.alignment}"
                 )
-            if base + offset + size > self.bytes:
-                raise OctetError(
-                    f"{self.path}: cut short or damaged: tensor {shown(name)} ends at byte "
-                    f"{base + offset + size}, but the file has {self.bytes} (download or copy it "
-                    "again)"
-                )
             self.tensors[name] = Tensor(name, kind, shape, base + offset, size, self)
-        self._check_overlap()
+        self._check_places()
 
     def _count(self, cursor: _Cursor, what: str, smallest: int) -> int:
         count = cursor.number("Q", f"the number of {what}")
@@ -301,7 +296,8 @@ class Shard:
             )
         return name, kind, shape, offset, weights // kind.block * kind.size
 
-    def _check_overlap(self) -> None:
+    def _check_places(self) -> None:
+        # Overlap first: a wrong idea of a type's size shows there before it reaches the end.
         ordered = sorted(self.tensors.values(), key=lambda t: t.start)
         for before, after in itertools.pairwise(ordered):
             if before.start + before.size > after.start:
@@ -314,6 +310,13 @@ class Shard:
                     f"{self.path}: damaged: tensor {shown(before.name)} of {before.size} bytes "
                     f"runs into {shown(after.name)}{hint}"
                 )
+        if ordered and ordered[-1].start + ordered[-1].size > self.bytes:
+            last = ordered[-1]
+            raise OctetError(
+                f"{self.path}: cut short or damaged: tensor {shown(last.name)} ends at byte "
+                f"{last.start + last.size}, but the file has {self.bytes} (download or copy it "
+                "again)"
+            )
 
 
 class Model:

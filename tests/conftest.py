@@ -1,0 +1,1 @@
+"""Being here puts tests/ on the import path: `import models` and `import reference` work below."""
