@@ -32,7 +32,7 @@ class Llama(_llama_cpp.Llama):
         loaded = registration.load()
         if found.guarded:
             overrides = dict(kwargs.get("kv_overrides") or {})
-            overrides.setdefault("general.architecture", found.base_architecture)
+            overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
         with _loading, _errors_of_this_thread() as said:
             loaded.library.model_begin(path)

@@ -14,6 +14,7 @@ ON_OFF = ("0", "1")
 BACKEND: dict[str, tuple[str, ...] | str] = {
     "OCTET_W8A8": ON_OFF_AUTO,
     "OCTET_MOE": ON_OFF_AUTO,
+    "OCTET_DENSE": ON_OFF_AUTO,
     "OCTET_QUANTIZE": ON_OFF,
     "OCTET_ISA": ("auto", "scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm"),
     "OCTET_LAYOUT": ("auto", "packed", "native"),
@@ -22,6 +23,8 @@ BACKEND: dict[str, tuple[str, ...] | str] = {
     "OCTET_INCLUDE": "comma-separated name patterns",
     "OCTET_EXCLUDE": "comma-separated name patterns",
     "OCTET_VERBOSE": ON_OFF,
+    "OCTET_SYCL": ("auto", "0"),
+    "OCTET_MODEL": "a path",
 }
 
 # Read by this package, not by the backend.
@@ -29,12 +32,6 @@ PACKAGE: dict[str, tuple[str, ...] | str] = {
     "OCTET_CACHE_DIR": "a path",
     "OCTET_DEBUG": ON_OFF,
 }
-
-# Named in the documentation, not in this version: set or not, they change nothing.
-LATER = ("OCTET_DENSE", "OCTET_SYCL", "OCTET_SYCL_FORCE", "OCTET_SYCL_MT", "OCTET_SYCL_WG")
-LATER += ("OCTET_SYCL_GRF",)
-
-TEST_ONLY = ("OCTET_TEST_MODELS",)
 
 
 def accepted(name: str) -> str:
@@ -54,16 +51,14 @@ def is_junk(name: str, value: str) -> bool:
 
 
 def survey() -> list[dict]:
-    """Every OCTET_ variable that is set: name, value, and what is wrong with it (None if nothing)."""
+    """Every OCTET_ variable that is set: name, value, what is wrong with it (None: nothing)."""
     rows = []
     for name in sorted(os.environ):
-        if not name.startswith("OCTET_") or name in TEST_ONLY or not os.environ[name]:
+        if not name.startswith("OCTET_") or name.startswith("OCTET_TEST_"):
             continue
         value = os.environ[name]
         wrong = None
-        if name in LATER:
-            wrong = "not in this version"
-        elif name not in BACKEND and name not in PACKAGE:
+        if name not in BACKEND and name not in PACKAGE:
             wrong = "no such switch"
         elif is_junk(name, value):
             wrong = f"not accepted; accepted: {accepted(name)}"

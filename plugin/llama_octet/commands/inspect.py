@@ -8,6 +8,8 @@ from ..errors import OctetError
 from ..gguf_tools.inspect import add_arguments, render
 from ..gguf_tools.inspect import run as inspect
 
+__all__ = ["EXAMPLE", "HELP", "add_arguments", "render", "run"]
+
 HELP = "List a model's tensors: type, shape, rotation, scales, and which path runs each and why."
 EXAMPLE = "octet inspect model-int8.gguf"
 
@@ -15,13 +17,19 @@ EXAMPLE = "octet inspect model-int8.gguf"
 def run(args):
     """Inspect, with the backend's decisions if the backend can be loaded."""
     with contextlib.ExitStack() as stack:
-        decide = None
+        path_of = None
         try:
             library = registration.load().library
             library.model_begin(args.model)
             stack.callback(library.model_end)
-            decide = library.decide
+
+            def path_of(name, kind, shape):
+                # `int8` is the file's word for Q8_0 with wider scales; the backend knows them by
+                # the metadata it has just read.
+                answer = library.decide(name, "q8_0" if kind == "int8" else kind, shape)
+                return answer["path"], answer["reason"]
+
         except OctetError as why:
             # The file can be shown all the same, and its own errors come out below.
             print(f"octet: paths are not shown: {why}", file=sys.stderr)
-        return inspect(args, decide)
+        return inspect(args, path_of)

@@ -1,0 +1,104 @@
+"""The environment switches: each refuses junk in one line that says what it takes."""
+
+import pytest
+from llama_octet import switches
+from octet_helpers import REPOSITORY, complaint
+
+JUNK = [
+    ("OCTET_W8A8", "2"),
+    ("OCTET_W8A8", "on"),
+    ("OCTET_MOE", "banana"),
+    ("OCTET_QUANTIZE", "yes"),
+    ("OCTET_QUANTIZE", "auto"),
+    ("OCTET_ISA", "mmx"),
+    ("OCTET_ISA", "AVX2"),
+    ("OCTET_LAYOUT", "both"),
+    ("OCTET_MIN_K", "-1"),
+    ("OCTET_MIN_K", "1e3"),
+    ("OCTET_MIN_K", "99999999999999999999999"),
+    ("OCTET_SKIP_ROWS", "many"),
+    ("OCTET_SKIP_ROWS", "12x"),
+    ("OCTET_VERBOSE", "loud"),
+    ("OCTET_VERBOSE", "01"),
+    ("OCTET_DENSE", "-1"),
+    ("OCTET_SYCL", "1"),
+]
+LOAD = """
+import sys
+import llama_octet
+try:
+    llama_octet.load()
+except llama_octet.OctetError as why:
+    sys.exit(f"octet: {why}")
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), JUNK)
+def test_junk_is_refused_with_what_is_accepted(program, name, value):
+    text = complaint(program(LOAD, **{name: value}))
+    assert name in text
+    assert value in text
+    accepted = switches.BACKEND[name]
+    if name == "OCTET_ISA":  # only what this machine has is offered
+        assert "auto" in text
+        assert "scalar" in text
+    elif isinstance(accepted, tuple):
+        for word in accepted:
+            assert word in text
+
+
+@pytest.mark.parametrize(("name", "value"), JUNK)
+def test_the_table_calls_the_same_values_junk(name, value):
+    assert switches.is_junk(name, value)
+
+
+def test_a_misspelt_switch_is_refused(program):
+    assert "OCTET_MOEE" in complaint(program(LOAD, OCTET_MOEE="1"))
+
+
+@pytest.mark.parametrize("name", sorted(switches.BACKEND))
+def test_empty_is_the_default(program, name):
+    done = program(LOAD + "print(llama_octet.status()['loaded'])", **{name: ""})
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name, values in switches.BACKEND.items()
+        if isinstance(values, tuple) and name != "OCTET_ISA"
+        for value in values
+    ]
+    + [("OCTET_MIN_K", "0"), ("OCTET_SKIP_ROWS", "100000"), ("OCTET_EXCLUDE", "blk.0.*,output")],
+)
+def test_accepted_values_arrive(program, name, value):
+    done = program(LOAD + f"print(llama_octet.status()['settings'][{name!r}])", **{name: value})
+    assert done.stdout == value + "\n", done.stderr
+
+
+def test_every_available_instruction_set_can_be_asked_for(program):
+    done = program(LOAD + "print(*llama_octet.status()['isas'])")
+    for isa in done.stdout.split():
+        one = program(LOAD + "print(llama_octet.status()['isa'])", OCTET_ISA=isa)
+        assert one.stdout == isa + "\n", one.stderr
+
+
+def test_an_instruction_set_of_another_machine_is_refused(program):
+    import platform
+
+    other = "neon" if platform.machine() == "x86_64" else "avx2"
+    text = complaint(program(LOAD, OCTET_ISA=other))
+    assert f"OCTET_ISA={other}" in text
+
+
+def test_command_refuses_junk_in_one_line(octet, tmp_path):
+    model = tmp_path / "empty.gguf"
+    model.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    assert "OCTET_MOE=banana" in complaint(octet("run", model, "-p", "x", OCTET_MOE="banana"))
+
+
+def test_readme_lists_every_switch():
+    text = (REPOSITORY / "README.md").read_text()
+    for name in [*switches.BACKEND, *switches.PACKAGE]:
+        assert f"`{name}`" in text, name
