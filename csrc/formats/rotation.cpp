@@ -56,7 +56,7 @@ static void rotate_f64(double * y, int block) {
             y[j + h] = a - b;
         }
     }
-    const double c = 1.0 / std::sqrt(double(block));
+    const double c = std::sqrt(1.0 / double(block));  // 1 / block is exact: rounded once
     for (int j = 0; j < block; ++j) y[j] *= c;
 }
 
