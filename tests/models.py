@@ -53,8 +53,8 @@ def stored(weight: np.ndarray, kind: str) -> tuple[np.ndarray, gguf.GGMLQuantiza
 class _File:
     """A model being written: `add` a tensor, `close` at the end."""
 
-    def __init__(self, path, arch: str, kind: str, seed: int, alignment: int | None):
-        self.writer = gguf.GGUFWriter(str(path), arch)
+    def __init__(self, path, arch: str, kind: str, seed: int, alignment: int | None, split=0):
+        self.writer = gguf.GGUFWriter(str(path), arch, split_max_tensors=split)
         self.rng = np.random.default_rng(seed)
         self.kind = kind
         self.arch = arch
@@ -80,7 +80,8 @@ class _File:
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
         self.writer.close()
-        return self.path
+        parts = sorted(self.path.parent.glob(f"{self.path.stem}-00001-of-*.gguf"))
+        return self.path if self.path.exists() else parts[0]
 
 
 def _common(file: _File, *, n_embd, n_ff, layers, heads, kv_heads, head_dim, vocab, tied) -> None:
@@ -130,9 +131,13 @@ def random_dense(
     kind: str = "f16",
     seed: int = 0,
     alignment: int | None = None,
+    split: int = 0,
 ) -> Path:
-    """Write a random dense model: `arch` llama (own output head) or gemma3 (tied embeddings)."""
-    file = _File(path, arch, kind, seed, alignment)
+    """Write a random dense model: `arch` llama (own output head) or gemma3 (tied embeddings).
+
+    `split`: tensors per file of a split model; the path of its first file is returned.
+    """
+    file = _File(path, arch, kind, seed, alignment, split)
     tied = arch == "gemma3" if tied is None else tied
     size = {"n_embd": n_embd, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     _common(file, **size, n_ff=n_ff, layers=layers, vocab=vocab, tied=tied)
