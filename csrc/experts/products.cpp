@@ -142,8 +142,7 @@ void for_each_panel(const Groups & groups, int64_t n, int n_threads, Counter & c
 }
 
 // Room for one panel that is packed on the fly, per thread.
-uint8_t * panel_room(Workspace & space, std::initializer_list<const Weight *> weights, int n_threads,
-                     size_t * bytes) {
+uint8_t * panel_room(Workspace & space, std::initializer_list<const Weight *> weights, int n_threads, size_t * bytes) {
     *bytes = 0;
     for (const Weight * w : weights) {
         if (w->matrix.packed) continue;
@@ -172,9 +171,8 @@ void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
 }
 
 // Both multiplies: x has x_rows rows; slot i reads row source[i] and writes out + i * out_stride.
-void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows,
-                     const Groups & groups, const int32_t * source, float * out, int64_t out_stride,
-                     Workspace & space, int n_threads) {
+void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows, const Groups & groups,
+                     const int32_t * source, float * out, int64_t out_stride, Workspace & space, int n_threads) {
     Prepared p = room_for_rows(w, x_rows, space.x_q, space.x_d, space.x_offset, space.x_float, n_threads);
     size_t room_bytes;
     uint8_t * room = panel_room(space, {&w}, n_threads, &room_bytes);
@@ -231,7 +229,8 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
 
     float * weights = c.weights ? space.weights.get<float>(size_t(slots)) : nullptr;
     for (int64_t i = 0; weights && i < slots; ++i) {
-        std::memcpy(weights + i, c.weights + i / r.n_used * c.weight_token_stride + i % r.n_used * c.weight_slot_stride, 4);
+        std::memcpy(weights + i, c.weights + i / r.n_used * c.weight_token_stride + i % r.n_used * c.weight_slot_stride,
+                    4);
     }
 
     Prepared x = room_for_rows(gate, r.n_tokens, space.x_q, space.x_d, space.x_offset, space.x_float, n_threads);

@@ -8,9 +8,7 @@
 namespace octet {
 
 // Eight signs are kept in seven bits: the eighth makes the number of minus signs even.
-static uint32_t signs_of_7_bits(uint32_t bits) {
-    return bits | uint32_t(__builtin_parity(bits)) << 7;
-}
+static uint32_t signs_of_7_bits(uint32_t bits) { return bits | uint32_t(__builtin_parity(bits)) << 7; }
 
 // 110 bytes for 256 weights: d @0, qs[64] @2, qh[8] @66, signs[32] @74, scales[4] @106.
 OCTET_UNPACK(unpack_iq3_s) {

@@ -7,6 +7,7 @@
 
 namespace octet {
 
+// clang-format off
 static const Format kFormats[] = {
     // name, weights, bytes, bits, span, range, mult, unit, table, unpack
     {"q8_0", 32, 34, 8, 32, 32, false, 1.0f, {}, unpack_q8_0},
@@ -20,6 +21,7 @@ static const Format kFormats[] = {
      {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62}, unpack_iq3_xxs},
     {"iq2_s", 256, 82, 3, 256, 16, true, 0.125f, {8, 25, 43, 0, -8, -25, -43, 0}, unpack_iq2_s},
 };
+// clang-format on
 
 const Format * find_format(const char * name) {
     for (const Format & f : kFormats) {

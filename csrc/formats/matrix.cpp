@@ -43,9 +43,7 @@ static void put_codes(int bits, const uint8_t * codes, int64_t k, int row, uint8
                 switch (bits) {
                     case 8: panel[64 * quad + lane] = code; break;
                     case 4: panel[64 * (quad % 4) + lane] |= uint8_t(code << (4 * (quad / 4))); break;
-                    case 3:
-                        panel[128 + lane] |= uint8_t((code >> 2) << quad);
-                        [[fallthrough]];
+                    case 3: panel[128 + lane] |= uint8_t((code >> 2) << quad); [[fallthrough]];
                     case 2: panel[64 * (quad / 4) + lane] |= uint8_t((code & 3) << (2 * (quad % 4)));
                 }
             }
@@ -93,8 +91,13 @@ Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, uint8_t * buffer
         pack_panel(l, m.data + size_t(expert * m.n + first) * m.row_bytes, m.row_bytes, rows, buffer,
                    buffer + l.panel_bytes);
     }
-    return {panel, l.format->has_mult ? panel + l.mult_offset : nullptr,
-            reinterpret_cast<const uint16_t *>(panel + l.d_offset), l.format, l.k, l.range, l.span};
+    return {panel,
+            l.format->has_mult ? panel + l.mult_offset : nullptr,
+            reinterpret_cast<const uint16_t *>(panel + l.d_offset),
+            l.format,
+            l.k,
+            l.range,
+            l.span};
 }
 
 }  // namespace octet

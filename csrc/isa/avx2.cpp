@@ -25,8 +25,8 @@ struct Decoded {
 inline void decode(const Panel & w, int64_t g, Decoded & out) {
     const int bits = w.format->code_bits;
     const uint8_t * codes = w.codes + g * 64 * bits;
-    const __m256i table = _mm256_broadcastsi128_si256(
-        _mm_loadu_si128(reinterpret_cast<const __m128i *>(w.format->table)));
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w.format->table)));
     const __m256i low4 = _mm256_set1_epi8(15), low2 = _mm256_set1_epi8(3), four = _mm256_set1_epi8(4);
     for (int quad = 0; quad < 8; ++quad) {
         for (int half = 0; half < 2; ++half) {
@@ -55,11 +55,11 @@ inline void decode(const Panel & w, int64_t g, Decoded & out) {
 }
 
 inline __m256 scales(const Panel & w, int64_t column, int half) {
-    __m256 s = _mm256_cvtph_ps(_mm_loadu_si128(
-        reinterpret_cast<const __m128i *>(w.d + column / w.span * kPanelRows + 8 * half)));
+    __m256 s = _mm256_cvtph_ps(
+        _mm_loadu_si128(reinterpret_cast<const __m128i *>(w.d + column / w.span * kPanelRows + 8 * half)));
     if (w.mult) {
-        __m128i m = _mm_loadl_epi64(
-            reinterpret_cast<const __m128i *>(w.mult + column / w.range * kPanelRows + 8 * half));
+        __m128i m =
+            _mm_loadl_epi64(reinterpret_cast<const __m128i *>(w.mult + column / w.range * kPanelRows + 8 * half));
         __m256 mult = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(m));
         s = _mm256_mul_ps(s, _mm256_mul_ps(mult, _mm256_set1_ps(w.format->unit)));
     }

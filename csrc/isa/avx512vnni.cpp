@@ -49,8 +49,8 @@ inline void decode(const uint8_t * codes, __m512i table, __m512i w[8]) {
 }
 
 inline __m512 scales(const Panel & w, int64_t column) {
-    __m512 s = _mm512_cvtph_ps(_mm256_loadu_si256(
-        reinterpret_cast<const __m256i *>(w.d + column / w.span * kPanelRows)));
+    __m512 s =
+        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(w.d + column / w.span * kPanelRows)));
     if (w.mult) {
         __m128i m = _mm_loadu_si128(reinterpret_cast<const __m128i *>(w.mult + column / w.range * kPanelRows));
         __m512 mult = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(m));

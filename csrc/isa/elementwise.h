@@ -18,7 +18,7 @@ typedef float Float16 __attribute__((vector_size(64), aligned(4)));
 // Butterflies of stride `kStride` < 16 inside 16 lanes: lane j becomes partner + self where bit
 // kStride of j is clear, partner - self where it is set.
 template <int kStride>
-inline Float16 butterfly_in_lanes(Float16 v) {
+inline void butterfly_in_lanes(Float16 & v) {
     typedef int32_t Int16 __attribute__((vector_size(64)));
     Int16 partner;
     Float16 sign;
@@ -28,13 +28,12 @@ inline Float16 butterfly_in_lanes(Float16 v) {
     }
 #if defined(__clang__)
     Float16 p = __builtin_shufflevector(v, v, 0 ^ kStride, 1 ^ kStride, 2 ^ kStride, 3 ^ kStride, 4 ^ kStride,
-                                        5 ^ kStride, 6 ^ kStride, 7 ^ kStride, 8 ^ kStride, 9 ^ kStride,
-                                        10 ^ kStride, 11 ^ kStride, 12 ^ kStride, 13 ^ kStride, 14 ^ kStride,
-                                        15 ^ kStride);
+                                        5 ^ kStride, 6 ^ kStride, 7 ^ kStride, 8 ^ kStride, 9 ^ kStride, 10 ^ kStride,
+                                        11 ^ kStride, 12 ^ kStride, 13 ^ kStride, 14 ^ kStride, 15 ^ kStride);
 #else
     Float16 p = __builtin_shuffle(v, partner);
 #endif
-    return p + v * sign;
+    v = p + v * sign;
 }
 
 template <int kBlock>
@@ -45,7 +44,11 @@ inline void rotate_block(float * x, const float * signs) {
     for (int i = 0; i < kVectors; ++i) {
         Float16 s;
         std::memcpy(&s, signs + 16 * i, sizeof s);
-        v[i] = butterfly_in_lanes<8>(butterfly_in_lanes<4>(butterfly_in_lanes<2>(butterfly_in_lanes<1>(v[i] * s))));
+        v[i] = v[i] * s;
+        butterfly_in_lanes<1>(v[i]);
+        butterfly_in_lanes<2>(v[i]);
+        butterfly_in_lanes<4>(v[i]);
+        butterfly_in_lanes<8>(v[i]);
     }
     for (int h = 1; h < kVectors; h *= 2) {
         for (int i = 0; i < kVectors; ++i) {
@@ -92,8 +95,8 @@ inline void quantize(const float * x, int64_t k, int64_t group, int64_t range, i
             // A subnormal scale is rounded coarsely enough for |y| to pass 127.
             y = y > 127.0f ? 127.0f : y;
             y = y < -127.0f ? -127.0f : y;
-            int32_t t = int32_t(y);               // towards zero
-            float rest = y - float(t);            // exact
+            int32_t t = int32_t(y);                 // towards zero
+            float rest = y - float(t);              // exact
             t += (rest >= 0.5f) - (rest <= -0.5f);  // halves away from zero
             qg[j] = int8_t(t);
         }

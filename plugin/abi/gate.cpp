@@ -26,26 +26,33 @@ bool tested(const char * version, const char * commit) {
 
 bool same(const char * a, const char * b) { return a && b && std::strcmp(a, b) == 0; }
 
+// What a number of an enum is called in the running ggml.
+struct Numbered {
+    int number;
+    const char * name;
+};
+
 std::string check_names() {
-    const struct { int op; const char * name; } ops[] = {
-        {OP_NONE, "NONE"}, {OP_ADD, "ADD"}, {OP_MUL, "MUL"}, {OP_MUL_MAT, "MUL_MAT"},
-        {OP_MUL_MAT_ID, "MUL_MAT_ID"}, {OP_RESHAPE, "RESHAPE"}, {OP_VIEW, "VIEW"},
-        {OP_PERMUTE, "PERMUTE"}, {OP_TRANSPOSE, "TRANSPOSE"}, {OP_GLU, "GLU"},
-    };
+    const Numbered ops[] = {{OP_NONE, "NONE"},
+                            {OP_ADD, "ADD"},
+                            {OP_MUL, "MUL"},
+                            {OP_MUL_MAT, "MUL_MAT"},
+                            {OP_MUL_MAT_ID, "MUL_MAT_ID"},
+                            {OP_RESHAPE, "RESHAPE"},
+                            {OP_VIEW, "VIEW"},
+                            {OP_PERMUTE, "PERMUTE"},
+                            {OP_TRANSPOSE, "TRANSPOSE"},
+                            {OP_GLU, "GLU"}};
     for (auto & o : ops) {
-        if (!same(ggml_op_name(o.op), o.name)) return std::string("operation ") + o.name + " has another number";
+        if (!same(ggml_op_name(o.number), o.name)) return std::string("operation ") + o.name + " has another number";
     }
-    const struct { int op; const char * name; } glus[] = {
-        {GLU_REGLU, "REGLU"}, {GLU_GEGLU, "GEGLU"}, {GLU_SWIGLU, "SWIGLU"},
-    };
+    const Numbered glus[] = {{GLU_REGLU, "REGLU"}, {GLU_GEGLU, "GEGLU"}, {GLU_SWIGLU, "SWIGLU"}};
     for (auto & g : glus) {
-        if (!same(ggml_glu_op_name(g.op), g.name)) return std::string("GLU ") + g.name + " has another number";
+        if (!same(ggml_glu_op_name(g.number), g.name)) return std::string("GLU ") + g.name + " has another number";
     }
-    const struct { int type; const char * name; } types[] = {
-        {TYPE_F32, "f32"}, {TYPE_Q8_0, "q8_0"}, {TYPE_I32, "i32"},
-    };
+    const Numbered types[] = {{TYPE_F32, "f32"}, {TYPE_Q8_0, "q8_0"}, {TYPE_I32, "i32"}};
     for (auto & t : types) {
-        if (!same(ggml_type_name(t.type), t.name)) return std::string("type ") + t.name + " has another number";
+        if (!same(ggml_type_name(t.number), t.name)) return std::string("type ") + t.name + " has another number";
     }
     const TypeTraits * q8 = ggml_get_type_traits(TYPE_Q8_0);
     if (!same(q8->type_name, "q8_0") || q8->block_weights != 32 || q8->block_bytes != 34 || !q8->to_float) {
@@ -104,8 +111,8 @@ std::string check_runtime() {
     const char *version = ggml_version(), *commit = ggml_commit();
     if (!tested(version, commit)) {
         return std::string("ggml ") + version + " (" + commit + ") was not tested with this version of " +
-               "llama-octet: install llama-cpp-python==0.3.36 (ggml " + kTested[0].version + ", " +
-               kTested[0].commit + ")";
+               "llama-octet: install llama-cpp-python==0.3.36 (ggml " + kTested[0].version + ", " + kTested[0].commit +
+               ")";
     }
     std::string wrong = check_names();
     if (wrong.empty()) wrong = check_layout();

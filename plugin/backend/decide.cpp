@@ -69,8 +69,8 @@ const char * path_name(Path path) {
     return "?";
 }
 
-Decision decide(const Settings & s, const Model & model, const char * name, const char * type,
-                const int64_t ne[4], int op) {
+Decision decide(const Settings & s, const Model & model, const char * name, const char * type, const int64_t ne[4],
+                int op) {
     const bool experts = op == ggml::OP_MUL_MAT_ID;
     if (ne[3] != 1 || ne[0] < 1 || ne[1] < 1) return ordinary("more than 3 dimensions");
     if (!experts && (ne[2] != 1 || ne[1] == 1)) return ordinary("not a matrix");
@@ -103,7 +103,8 @@ Decision decide(const Settings & s, const Model & model, const char * name, cons
     }
 
     if (!format) return ordinary(std::string("type ") + type);
-    if (!make_layout(*format, ne[0], 32, &layout)) return ordinary("K = " + std::to_string(ne[0]) + " does not fit " + type);
+    if (!make_layout(*format, ne[0], 32, &layout))
+        return ordinary("K = " + std::to_string(ne[0]) + " does not fit " + type);
     // The embedding of a tied model is also in the CPU's memory: a second copy for the head is not worth it.
     if (std::strcmp(name, "token_embd.weight") == 0) return ordinary("shared with the embedding");
 

@@ -11,9 +11,9 @@
 namespace octet {
 
 enum class Path {
-    ordinary,   // not ours: the CPU backend
-    integer,    // our int8 products
-    floating,   // ours, dequantized and multiplied in f32
+    ordinary,  // not ours: the CPU backend
+    integer,   // our int8 products
+    floating,  // ours, dequantized and multiplied in f32
 };
 
 struct Decision {

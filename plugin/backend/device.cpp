@@ -87,12 +87,13 @@ Buffer * from_host_ptr(Device *, void * data, size_t size, size_t) { return map_
 bool supports_op(Device *, const Tensor * op) { return supports(op); }
 
 bool supports_buft(Device *, BufferType * type) {
-    return type == weight_buffer_type() || type == ggml_backend_cpu_buffer_type() || (type->iface.is_host && type->iface.is_host(type));
+    return type == weight_buffer_type() || type == ggml_backend_cpu_buffer_type() ||
+           (type->iface.is_host && type->iface.is_host(type));
 }
 
 constexpr DeviceInterface kDeviceInterface = {
-    device_name, device_description, device_memory, device_type,   device_props, init_backend, buffer_type, nullptr,
-    from_host_ptr, supports_op,      supports_buft, nullptr,       nullptr,      nullptr,      nullptr};
+    device_name,   device_description, device_memory, device_type, device_props, init_backend, buffer_type, nullptr,
+    from_host_ptr, supports_op,        supports_buft, nullptr,     nullptr,      nullptr,      nullptr};
 
 Device device_a = {kDeviceInterface, &registry, nullptr};
 Device device_b = {kDeviceInterface, &registry, nullptr};

@@ -114,7 +114,8 @@ bool run_glu(Engine & e, const Tensor * op) {
     Glu glu;
     if (!glu_of(op, &glu)) return false;
     for_rows(e, op, [&](int64_t i1, int64_t i2, int64_t i3) {
-        e.kernels->glu(glu, row_of(op->src[0], i1, i2, i3), row_of(op->src[1], i1, i2, i3), row_of(op, i1, i2, i3), op->ne[0]);
+        e.kernels->glu(glu, row_of(op->src[0], i1, i2, i3), row_of(op->src[1], i1, i2, i3), row_of(op, i1, i2, i3),
+                       op->ne[0]);
     });
     return true;
 }

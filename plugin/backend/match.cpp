@@ -18,9 +18,7 @@ bool same_shape(const Tensor * a, const Tensor * b) {
 // A view's tensor, or the tensor itself.
 const Tensor * behind_view(const Tensor * t) { return t && t->view_src ? t->view_src : t; }
 
-bool product_of_ours(const Tensor * t) {
-    return t && t->op == OP_MUL_MAT_ID && stored(t->src[0]);
-}
+bool product_of_ours(const Tensor * t) { return t && t->op == OP_MUL_MAT_ID && stored(t->src[0]); }
 
 bool supports_product(const Tensor * op) {
     const Tensor *w = op->src[0], *x = op->src[1];

@@ -15,10 +15,10 @@ bool supports(const ggml::Tensor * op);
 struct MatchedChain {
     const ggml::Tensor *gate, *up;  // MUL_MAT_IDs; the same node if merged
     const ggml::Tensor *glu, *down;
-    const ggml::Tensor *weighted;   // MUL
-    const ggml::Tensor *out;        // last ADD
+    const ggml::Tensor * weighted;  // MUL
+    const ggml::Tensor * out;       // last ADD
     Stored *gate_weight, *up_weight, *down_weight;
-    int nodes;                      // of the graph, from `first` on
+    int nodes;  // of the graph, from `first` on
 };
 
 // False unless every intermediate result is used inside the pattern only, as often as the pattern

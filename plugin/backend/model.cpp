@@ -41,9 +41,7 @@ class Keys {
         *n = int64_t(ggml::gguf_get_arr_n(gguf_, id));
         return id;
     }
-    const int32_t * ints(int64_t id) const {
-        return static_cast<const int32_t *>(ggml::gguf_get_arr_data(gguf_, id));
-    }
+    const int32_t * ints(int64_t id) const { return static_cast<const int32_t *>(ggml::gguf_get_arr_data(gguf_, id)); }
     const char * text(int64_t id, int64_t i) const { return ggml::gguf_get_arr_str(gguf_, id, size_t(i)); }
 
   private:
@@ -61,7 +59,8 @@ std::string read_model(const char * path, Model * model) {
     uint32_t version = 0;
     if (!keys.has("octet.version")) return "";
     if (!keys.u32("octet.version", &version) || version != 1) {
-        return file + ": octet.version " + std::to_string(version) + " is not known here (1 is): use a newer llama-octet";
+        return file + ": octet.version " + std::to_string(version) +
+               " is not known here (1 is): use a newer llama-octet";
     }
     int64_t n = 0, n_rotation = 0, n_group = 0;
     int64_t names = keys.array("octet.tensors", ggml::KV_STRING, &n);
@@ -80,7 +79,8 @@ std::string read_model(const char * path, Model * model) {
                      (facts.scale_group == 0 || facts.scale_group == 128 || facts.scale_group == 32);
         if (!known) {
             return file + ": " + keys.text(names, i) + " has rotation " + std::to_string(facts.rotation) +
-                   " and scale group " + std::to_string(facts.scale_group) + ", not known here: use a newer llama-octet";
+                   " and scale group " + std::to_string(facts.scale_group) +
+                   ", not known here: use a newer llama-octet";
         }
         rotated |= facts.rotation != 0;
         model->tensors.emplace(keys.text(names, i), facts);

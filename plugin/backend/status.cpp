@@ -75,7 +75,8 @@ std::string Status::json() {
     for (Isa isa : kIsas) {
         if (kernels_of(isa)) isas += (isas.empty() ? "" : ", ") + quoted(isa_name(isa));
     }
-    for (auto & [name, value] : settings().values) values += (values.empty() ? "" : ", ") + quoted(name) + ": " + quoted(value);
+    for (auto & [name, value] : settings().values)
+        values += (values.empty() ? "" : ", ") + quoted(name) + ": " + quoted(value);
     for (auto & [name, count] : kernels_) {
         kernels += (kernels.empty() ? "" : ", ") + quoted(name) + ": {\"calls\": " + std::to_string(count.calls) +
                    ", \"rows\": " + std::to_string(count.rows) + "}";
@@ -85,9 +86,9 @@ std::string Status::json() {
         bytes += w->bytes;
         tensors += (tensors.empty() ? "" : ", ") + tensor_json(*w);
     }
-    return "{\"version\": " + quoted(OCTET_VERSION) + ", \"isa\": " + quoted(isa_name(settings().isa)) + ", \"isas\": [" +
-           isas + "], \"settings\": {" + values + "}, \"kernels\": {" + kernels + "}, \"bytes_packed\": " +
-           std::to_string(bytes) + ", \"tensors\": [" + tensors + "]}";
+    return "{\"version\": " + quoted(OCTET_VERSION) + ", \"isa\": " + quoted(isa_name(settings().isa)) +
+           ", \"isas\": [" + isas + "], \"settings\": {" + values + "}, \"kernels\": {" + kernels +
+           "}, \"bytes_packed\": " + std::to_string(bytes) + ", \"tensors\": [" + tensors + "]}";
 }
 
 }  // namespace octet

@@ -86,12 +86,15 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
         for (int64_t p; (p = counter.take()) < total;) {
             int64_t first = p % panels_each * kPanelRows;
             int rows = int(std::min<int64_t>(kPanelRows, m.n - first));
-            const uint8_t * source = static_cast<const uint8_t *>(data) + size_t(p / panels_each * m.n + first) * source_row;
+            const uint8_t * source =
+                static_cast<const uint8_t *>(data) + size_t(p / panels_each * m.n + first) * source_row;
             if (traits) {
                 for (int r = 0; r < rows; ++r) {
                     const uint8_t * from = source + size_t(r) * source_row;
-                    if (traits->to_float) traits->to_float(from, row.data(), l.k);
-                    else std::memcpy(row.data(), from, size_t(l.k) * sizeof(float));
+                    if (traits->to_float)
+                        traits->to_float(from, row.data(), l.k);
+                    else
+                        std::memcpy(row.data(), from, size_t(l.k) * sizeof(float));
                     if (!quantize_weights(row.data(), l.k, s.decision.rotation, s.weight.signs, s.decision.scale_group,
                                           rotated.data(), blocks.data() + size_t(r) * m.row_bytes)) {
                         result.not_finite = true;
@@ -110,13 +113,12 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
 }
 
 // A weight whose blocks contradict the file's metadata must not give plausible numbers: NaN everywhere.
-void poison(const Stored & s, uint8_t * panels) {
-    std::memset(panels, 0xff, packed_bytes(s.weight.matrix));
-}
+void poison(const Stored & s, uint8_t * panels) { std::memset(panels, 0xff, packed_bytes(s.weight.matrix)); }
 
 void report(const Stored & s, const char * text) {
     std::fprintf(stderr, "octet: %s (%s, %lld x %lld x %lld): %s\n", s.name.c_str(), s.type.c_str(),
-                 static_cast<long long>(s.ne[0]), static_cast<long long>(s.ne[1]), static_cast<long long>(s.ne[2]), text);
+                 static_cast<long long>(s.ne[0]), static_cast<long long>(s.ne[1]), static_cast<long long>(s.ne[2]),
+                 text);
 }
 
 // ---- buffer interface
@@ -181,7 +183,8 @@ void get_tensor(Buffer *, const Tensor * t, void * data, size_t offset, size_t s
         return;
     }
     // Only asked for a weight that is used in a way it was not offered for.
-    report(*static_cast<Stored *>(t->extra), "read back as the file's blocks, which are not kept; it will give NaN. Name it in OCTET_EXCLUDE");
+    report(*static_cast<Stored *>(t->extra),
+           "read back as the file's blocks, which are not kept; it will give NaN. Name it in OCTET_EXCLUDE");
     std::memset(data, 0xff, size);
 }
 
@@ -199,9 +202,11 @@ const char * get_name(BufferType *) { return "OCTET"; }
 
 Buffer * alloc_buffer(BufferType * type, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
-    w->memory = w->base = static_cast<uint8_t *>(std::aligned_alloc(kAlignment, (size + kAlignment) / kAlignment * kAlignment));
+    w->memory = w->base =
+        static_cast<uint8_t *>(std::aligned_alloc(kAlignment, (size + kAlignment) / kAlignment * kAlignment));
     if (!w->memory) {
-        std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n", size >> 20);
+        std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n",
+                     size >> 20);
         return nullptr;
     }
     return ggml_backend_buffer_init(type, kBufferInterface, w.release(), size);

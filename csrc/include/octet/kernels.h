@@ -34,8 +34,7 @@ struct Kernels {
     // One row onto the q8_1 grid: per group d = max|x| / 127, q = x / d rounded half away from
     // zero. A group of zeros, or so small that d underflows, gives d = 0, q = 0. A group with a
     // non-finite value gives d = NaN, q = 0. group is a multiple of 32, range of 16; both divide k.
-    void (*quantize)(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d,
-                     int32_t * offset);
+    void (*quantize)(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d, int32_t * offset);
 
     // tile[r][o] = row r times weight row o of the panel, r < m <= 16. For each range of columns,
     // ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).

@@ -46,8 +46,8 @@ inline int64_t activation_group(const Layout & l) { return l.range < 32 ? 32 : l
 size_t pack_scratch_bytes(const Layout & layout);
 
 // Packs up to 16 rows of file blocks, row_bytes apart, into one panel (panel_bytes, 64-aligned).
-void pack_panel(const Layout & layout, const uint8_t * rows, size_t row_bytes, int n_rows,
-                uint8_t * panel, uint8_t * scratch);
+void pack_panel(const Layout & layout, const uint8_t * rows, size_t row_bytes, int n_rows, uint8_t * panel,
+                uint8_t * scratch);
 
 // True if all blocks of every scale range of a q8_0 row carry the same d.
 bool shares_scale(const Layout & layout, const uint8_t * row);

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "octet/scratch.h"
 #include "octet/kernels.h"
+#include "octet/scratch.h"
 
 namespace octet {
 
@@ -26,11 +26,11 @@ struct Prepared;  // activation rows, rotated and quantized
 
 // Scratch of one caller at a time.
 struct Workspace {
-    Scratch x_q, x_d, x_offset, x_float;       // prepared input rows
-    Scratch h, h_q, h_d, h_offset, h_float;    // prepared rows between the halves of a chain
-    Scratch y;                                 // outputs of experts before they are summed
-    Scratch groups, ids, weights;              // tokens by expert; copies of small inputs
-    Scratch panels;                            // per thread, for matrices that are not packed
+    Scratch x_q, x_d, x_offset, x_float;     // prepared input rows
+    Scratch h, h_q, h_d, h_offset, h_float;  // prepared rows between the halves of a chain
+    Scratch y;                               // outputs of experts before they are summed
+    Scratch groups, ids, weights;            // tokens by expert; copies of small inputs
+    Scratch panels;                          // per thread, for matrices that are not packed
 };
 
 // f32 rows, any distance apart (in bytes; columns are contiguous).
@@ -59,17 +59,17 @@ bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn 
 // gate, up -> GLU -> down -> times the token's weights -> sum over its experts.
 struct Chain {
     const Weight * gate;
-    const Weight * up;       // the same as gate if merged
+    const Weight * up;  // the same as gate if merged
     const Weight * down;
-    int64_t n_ff;            // rows of gate and of up
-    int64_t up_row;          // first row of up in its matrix: n_ff if merged, else 0; multiple of 16
+    int64_t n_ff;    // rows of gate and of up
+    int64_t up_row;  // first row of up in its matrix: n_ff if merged, else 0; multiple of 16
     Glu glu;
-    RowsIn x;                // one row per token
+    RowsIn x;  // one row per token
     Routing routing;
-    const char * weights;    // f32 [slot][token], or null: a plain sum
+    const char * weights;                             // f32 [slot][token], or null: a plain sum
     int64_t weight_slot_stride, weight_token_stride;  // bytes
-    float * out;             // [token][down.n]
-    int64_t out_stride;      // floats
+    float * out;                                      // [token][down.n]
+    int64_t out_stride;                               // floats
 };
 
 // x, ids and weights are read before anything is written to out, which may overlap them.

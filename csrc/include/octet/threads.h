@@ -1,8 +1,8 @@
 // Running a function on every thread of the process's OpenMP team.
 #pragma once
 
-#include <cstdint>
 #include <atomic>
+#include <cstdint>
 
 namespace octet {
 
