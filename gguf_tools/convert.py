@@ -1,7 +1,7 @@
 """Converting a model: dense weights to rotated int8, experts to int8 or codebook types.
 
-The file is written front to back in one pass. Rows are read, changed and written in jobs of about
-a million weights on a few threads, so memory does not grow with the file or with its tensors.
+The file is written front to back in one pass. Rows are read, changed and written in jobs of at most
+a million weights on all cores, so memory does not grow with the file, its tensors or the cores.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from .reader import Model
 
 EXAMPLE = "octet convert model-f16.gguf model-int8.gguf --experts iq3_s:iq4_nl"
 _JOB_WEIGHTS = 1 << 20
+_SMALLEST_JOB = 1 << 17
 _COPY_BYTES = 8 << 20
 _CACHE_WEIGHTS = 1 << 16  # rows are rotated in parts that stay in a core's cache
 _FILE_TYPE_Q8_0 = 7  # of general.file_type
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *("--experts",),
         metavar="GATE_UP:DOWN",
         help=f"codebook types of the experts, of {', '.join(plan.CODEBOOKS)}, e.g. iq3_s:iq4_nl "
-        "(default: int8 as the rest)",
+        "(default: int8 as the rest). Rows that do not fill a type's blocks get iq4_nl",
     )
     add("--smooth", default="none", help="none (smoothquant, updown, both: not available yet)")
     add("--alpha", metavar="X|search", help="strength of --smooth smoothquant")
@@ -106,8 +107,8 @@ def render(result: dict) -> str:
     )
     if result["guard"]:
         lines.append(
-            f"  architecture {result['architecture']} is hidden behind '{metadata.GUARD}': a "
-            "runtime that cannot rotate refuses the file"
+            f"  architecture {shown(result['architecture'])} is hidden behind '{metadata.GUARD}': "
+            "a runtime that cannot rotate refuses the file"
         )
     for notes in (
         [f"{shown(t['name'])}: {t['note']}" for t in result["tensors"] if t["missed"]],
@@ -369,7 +370,9 @@ def _write_data(file, steps, importance, seed, threads, wrote) -> None:
             file.write(data)
             wrote(len(data))
 
-        for job in _jobs(steps, importance, seed):
+        # Many threads get smaller jobs: what is in flight stays the same.
+        weights = min(_JOB_WEIGHTS, max(_SMALLEST_JOB, 4 * _JOB_WEIGHTS // threads))
+        for job in _jobs(steps, importance, seed, weights):
             ahead.append(pool.submit(*job))
             if len(ahead) > threads:
                 write_next()
@@ -379,11 +382,11 @@ def _write_data(file, steps, importance, seed, threads, wrote) -> None:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _jobs(steps, importance, seed):
+def _jobs(steps, importance, seed, weights):
     """All work in the order of the file, as functions with arguments that return bytes."""
     for step in steps:
         tensor = step.tensor
-        rows_per_job = max(1, _JOB_WEIGHTS // tensor.columns)
+        rows_per_job = max(1, weights // tensor.columns)
         if step.copy:
             for at in range(0, tensor.size, _COPY_BYTES):
                 size = min(_COPY_BYTES, tensor.size - at)

@@ -2,6 +2,11 @@
 
 An int8 product can stand in only where the runtime uses a weight as a plain matrix. So the tensors
 that may change are listed, not the ones that may not: an unknown name keeps its type.
+
+What a weight gets that cannot have what was wished for: int8 needs rows of a multiple of 32, others
+keep their type. Scales per 128 columns need a multiple of 128, others get one per row. Codebook
+types need a multiple of their block (256, q2_0 64, iq4_nl and q8_0 32); others get iq4_nl, and if
+that does not fit either, keep their type.
 """
 
 import re

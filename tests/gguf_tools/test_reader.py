@@ -1,3 +1,4 @@
+import os
 import random
 import struct
 import time
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import read
 from llama_octet.gguf_tools import inspect, metadata, writer
+from llama_octet.gguf_tools.convert import convert
 from llama_octet.gguf_tools.errors import OctetError
 from llama_octet.gguf_tools.reader import Model
 from rawfile import Raw, i32s, string, strings, text, u32
@@ -317,6 +319,29 @@ def test_damage_ends_in_one_line_or_does_not_matter(tmp_path):
     assert time.monotonic() - started < 30
     assert outcomes["refused"] > 200, outcomes
     assert outcomes["opened"] > 20, outcomes  # else the loop tests nothing but the magic
+
+
+def test_damage_before_converting(tmp_path):
+    raw = Raw()
+    raw.values["general.file_type"] = u32(1)
+    raw.add("blk.0.attn_q.weight", (64, 4), 1, np.ones(256, np.float16).tobytes())
+    raw.add("blk.0.ffn_down_exps.weight", (32, 2, 2), F32, np.ones(128, np.float32).tobytes())
+    path, out = tmp_path / "in.gguf", tmp_path / "out.gguf"
+    good, chance, refusals = raw.bytes(), random.Random(2), 0
+    for _ in range(300):
+        damaged = bytearray(good)
+        for _ in range(chance.choice((1, 3))):
+            at = chance.randrange(len(good))
+            damaged[at] = chance.choice((0, 255, damaged[at] ^ 1 << chance.randrange(8)))
+        path.write_bytes(damaged)
+        try:
+            convert(path, out, force=True, experts=chance.choice((None, "iq4_nl:iq4_nl")))
+            inspect.inspect(out)
+        except OctetError as error:
+            assert "\n" not in str(error)
+            refusals += 1
+        assert set(os.listdir(tmp_path)) <= {"in.gguf", "out.gguf"}
+    assert 100 < refusals < 290
 
 
 def test_every_truncation_is_noticed(tmp_path):
