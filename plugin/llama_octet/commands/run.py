@@ -150,21 +150,26 @@ def _load(args):
         "n_threads_batch": args.threads,
         "verbose": False,
     }
-    if not args.stock:
+    return open_model(args.model, args.stock, **common)
+
+
+def open_model(path: str, stock: bool, **arguments):
+    """A model in the plugin, or without it in stock, and a function that gives the status."""
+    if not stock:
         from .. import Llama, status
 
-        return Llama(args.model, **common), status
+        return Llama(path, **arguments), status
     package = runtime.import_llama_cpp()
-    if found.guarded:
+    if header.read(path).guarded:
         raise ModelError(
-            f"{args.model}: rotated int8, stock llama.cpp would answer gibberish: leave --stock out"
+            f"{path}: rotated int8, stock llama.cpp would answer gibberish: run it in the plugin"
         )
     # Without this, stock cannot read a prompt at all where its AMX code is broken.
     state = amx.protect(package)
     try:
-        llm = package.Llama(args.model, **common)
+        llm = package.Llama(path, **arguments)
     except ValueError as why:
-        raise ModelError(f"{args.model}: {why}") from why
+        raise ModelError(f"{path}: {why}") from why
     return llm, lambda: {"loaded": False, "stock_amx": state}
 
 
