@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "octet/threads.h"
 
@@ -13,76 +14,65 @@ bool same_activations(const Weight & a, const Weight & b) {
            a.float_products == b.float_products && a.matrix.layout.range == b.matrix.layout.range;
 }
 
-// Row i: q + i * k, d + i * (k / group), offset + i * (k / range); or, for float products, x + i * k.
-struct Prepared {
-    int64_t k, group, range;
-    int8_t * q = nullptr;
-    float * d = nullptr;
-    int32_t * offset = nullptr;
-    float * x = nullptr;
-};
-
 namespace {
 
-Prepared room_for_rows(const Weight & w, int64_t rows, Scratch & q, Scratch & d, Scratch & offset, Scratch & x,
-                       int n_threads) {
-    const Layout & l = w.matrix.layout;
-    Prepared p;
-    p.k = l.k;
-    p.group = activation_group(l);
-    p.range = l.range;
-    if (w.float_products) {
-        p.x = x.get<float>(size_t(rows * l.k));
-        return p;
-    }
-    p.q = q.get<int8_t>(size_t(rows * l.k));
-    p.d = d.get<float>(size_t(rows * (l.k / p.group)));
-    p.offset = offset.get<int32_t>(size_t(rows * (l.k / p.range)));
-    p.x = w.rotation ? x.get<float>(size_t(n_threads * l.k)) : nullptr;  // one row per thread
-    return p;
-}
+// Quantized rows in tiles of 16.
+struct Tiles {
+    int64_t q_size, d_size, offset_size;  // elements of one tile
+    Tile first;
 
-void prepare_row(const Kernels & kernels, const Weight & w, const Prepared & p, int64_t i, const float * x,
-                 const Thread & thread) {
-    float * copy = p.x ? p.x + (w.float_products ? i : thread.index) * p.k : nullptr;
-    if (copy) std::memcpy(copy, x, size_t(p.k) * sizeof(float));
-    if (w.rotation) kernels.rotate(copy, p.k, w.rotation, w.signs);
-    if (w.float_products) return;
-    kernels.quantize(w.rotation ? copy : x, p.k, p.group, p.range, p.q + i * p.k, p.d + i * (p.k / p.group),
-                     p.offset + i * (p.k / p.range));
-}
-
-// tile[r][0..16) = panel times prepared rows row[0..m).
-void tile_product(const Kernels & kernels, const Weight & w, const Panel & panel, const Prepared & p,
-                  const int32_t * row, int m, float * tile) {
-    if (w.float_products) {
-        const float * x[kTileRows];
-        for (int r = 0; r < m; ++r) x[r] = p.x + row[r] * p.k;
-        kernels.product_float(panel, x, m, tile);
-        return;
-    }
-    Rows rows;
-    for (int r = 0; r < m; ++r) {
-        rows.q[r] = p.q + row[r] * p.k;
-        rows.d[r] = p.d + row[r] * (p.k / p.group);
-        rows.offset[r] = p.offset + row[r] * (p.k / p.range);
-    }
-    kernels.product(panel, rows, m, tile);
-}
-
-// Slots (token * n_used + used) sorted by expert: those of expert e are slot[first[e] .. first[e + 1]).
-struct Groups {
-    int64_t n_experts, n_slots;
-    int32_t * first;
-    int32_t * slot;
+    Tile at(int64_t i) const { return {first.q + i * q_size, first.d + i * d_size, first.offset + i * offset_size}; }
 };
 
-bool group_by_expert(const Routing & r, int64_t n_experts, Scratch & buffer, Groups * groups) {
-    int64_t n = r.n_used * r.n_tokens;
-    int32_t * memory = buffer.get<int32_t>(size_t(n_experts + 1 + 2 * n));
-    Groups g{n_experts, n, memory, memory + n_experts + 1};
+Tiles room_for_tiles(const Layout & l, int64_t count, Scratch & q, Scratch & d, Scratch & offset) {
+    Tiles t{};
+    t.q_size = l.k * kTileRows;
+    t.d_size = l.k / activation_group(l) * kTileRows;
+    t.offset_size = l.k / l.range * kTileRows;
+    t.first = {q.get<int8_t>(size_t(count * t.q_size)), d.get<float>(size_t(count * t.d_size)),
+               offset.get<int32_t>(size_t(count * t.offset_size))};
+    return t;
+}
+
+int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// Copies row `from_row` of one tile to row `to_row` of another.
+void copy_row(const Layout & l, const Tile & from, int from_row, const Tile & to, int to_row) {
+    const int64_t chunk = activation_chunk(l), group = activation_group(l);
+    for (int64_t c = 0; c < l.k / chunk; ++c) {
+        std::memcpy(to.q + (c * kTileRows + to_row) * chunk, from.q + (c * kTileRows + from_row) * chunk, size_t(chunk));
+    }
+    for (int64_t g = 0; g < l.k / group; ++g) to.d[g * kTileRows + to_row] = from.d[g * kTileRows + from_row];
+    for (int64_t r = 0; r < l.k / l.range; ++r) {
+        to.offset[r * kTileRows + to_row] = from.offset[r * kTileRows + from_row];
+    }
+}
+
+// Slots (token * n_used + used) sorted by expert, and the tiles that an expert's slots fill: expert e
+// has sorted positions first[e] .. first[e + 1], in tiles tile[e] .. tile[e + 1] of 16 positions each.
+struct Groups {
+    int64_t n_experts, n_slots;
+    int32_t *first, *tile, *slot;
+
+    int64_t rows(int64_t e) const { return first[e + 1] - first[e]; }
+    int64_t tiles() const { return tile[n_experts]; }
+};
+
+Groups room_for_groups(int64_t n_experts, int64_t n_slots, Scratch & scratch) {
+    int32_t * memory = scratch.get<int32_t>(size_t(2 * (n_experts + 1) + 2 * n_slots));
+    std::memset(memory, 0, size_t(n_experts + 1) * sizeof(int32_t));
+    return {n_experts, n_slots, memory, memory + n_experts + 1, memory + 2 * (n_experts + 1)};
+}
+
+void count_tiles(Groups & g) {
+    g.tile[0] = 0;
+    for (int64_t e = 0; e < g.n_experts; ++e) g.tile[e + 1] = g.tile[e] + int32_t(tile_count(g.rows(e)));
+}
+
+bool group_by_expert(const Routing & r, int64_t n_experts, Scratch & scratch, Groups * groups) {
+    const int64_t n = r.n_used * r.n_tokens;
+    Groups g = room_for_groups(n_experts, n, scratch);
     int32_t * expert = g.slot + n;
-    std::memset(g.first, 0, size_t(n_experts + 1) * sizeof(int32_t));
     for (int64_t t = 0; t < r.n_tokens; ++t) {
         for (int64_t s = 0; s < r.n_used; ++s) {
             int32_t id;
@@ -97,99 +87,167 @@ bool group_by_expert(const Routing & r, int64_t n_experts, Scratch & buffer, Gro
     for (int64_t i = 0; i < n; ++i) g.slot[g.first[expert[i]]++] = int32_t(i);
     for (int64_t e = n_experts; e > 0; --e) g.first[e] = g.first[e - 1];
     g.first[0] = 0;
+    count_tiles(g);
     *groups = g;
     return true;
 }
 
-// All rows in the one group of a dense weight.
-Groups single_group(int64_t rows, Scratch & buffer) {
-    int32_t * memory = buffer.get<int32_t>(size_t(2 + rows));
-    Groups g{1, rows, memory, memory + 2};
-    g.first[0] = 0;
+// All rows in the one group of a dense weight, in their order.
+Groups single_group(int64_t rows, Scratch & scratch) {
+    Groups g = room_for_groups(1, rows, scratch);
     g.first[1] = int32_t(rows);
     for (int64_t i = 0; i < rows; ++i) g.slot[i] = int32_t(i);
+    count_tiles(g);
     return g;
+}
+
+// f(tile, first sorted position, rows) for this thread's share of all tiles.
+template <typename F>
+void for_my_tiles(const Groups & g, const Thread & thread, F f) {
+    int64_t begin, end;
+    thread.share(g.tiles(), &begin, &end);
+    int64_t e = 0;
+    for (int64_t t = begin; t < end; ++t) {
+        while (g.tile[e + 1] <= t) ++e;
+        const int64_t at = g.first[e] + (t - g.tile[e]) * kTileRows;
+        f(t, at, int(std::min<int64_t>(kTileRows, g.first[e + 1] - at)));
+    }
 }
 
 // Splits (expert with rows) x (panels) into units of a few panels, enough for the threads to even
 // out: at least 8 per thread if there are so many panels, at most 16 panels each.
 struct Units {
-    int64_t panels, per_unit, units_per_expert, experts;
+    int64_t panels, per_unit, per_expert, experts;
 
     Units(int64_t n, int64_t active_experts, int n_threads) : panels(panel_count(n)), experts(active_experts) {
-        int64_t wanted = panels * experts / (8 * int64_t(n_threads));
-        per_unit = std::clamp<int64_t>(wanted, 1, 16);
-        units_per_expert = (panels + per_unit - 1) / per_unit;
+        per_unit = std::clamp<int64_t>(panels * experts / (8 * int64_t(n_threads)), 1, 16);
+        per_expert = (panels + per_unit - 1) / per_unit;
     }
-    int64_t count() const { return units_per_expert * experts; }
+    int64_t count() const { return per_expert * experts; }
 };
 
 // f(expert, panel) for every panel of every expert that has rows, on whichever thread is free.
 template <typename F>
 void for_each_panel(const Groups & groups, int64_t n, int n_threads, Counter & counter, F f) {
     int64_t active = 0;
-    for (int64_t e = 0; e < groups.n_experts; ++e) active += groups.first[e + 1] > groups.first[e];
+    for (int64_t e = 0; e < groups.n_experts; ++e) active += groups.rows(e) > 0;
     Units units(n, active, n_threads);
     int64_t unit, expert = -1, reached = -1;  // `expert` is the active expert number `reached`
     while ((unit = counter.take()) < units.count()) {
-        while (reached < unit / units.units_per_expert) {
+        while (reached < unit / units.per_expert) {
             ++expert;
-            reached += groups.first[expert + 1] > groups.first[expert];
+            reached += groups.rows(expert) > 0;
         }
-        int64_t p = unit % units.units_per_expert * units.per_unit;
+        int64_t p = unit % units.per_expert * units.per_unit;
         for (int64_t end = std::min(p + units.per_unit, units.panels); p < end; ++p) f(expert, p);
     }
 }
 
-// Room for one panel that is packed on the fly, per thread.
-uint8_t * panel_room(Workspace & space, std::initializer_list<const Weight *> weights, int n_threads, size_t * bytes) {
-    *bytes = 0;
-    for (const Weight * w : weights) {
-        if (w->matrix.packed) continue;
-        size_t need = w->matrix.layout.panel_bytes + pack_scratch_bytes(w->matrix.layout);
-        *bytes = std::max(*bytes, (need + 63) / 64 * 64);
-    }
-    return *bytes ? space.panels.get<uint8_t>(*bytes * size_t(n_threads)) : nullptr;
-}
+// Rows on their way into a product: what prepares them, and where they are afterwards.
+class Input {
+  public:
+    Input(const Kernels & kernels, const Weight & w) : kernels_(kernels), w_(w), l_(w.matrix.layout) {}
 
-// The rows of one group through one panel: put(tile, first, m) gets each tile of outputs.
-template <typename F>
-void panel_times_group(const Kernels & kernels, const Weight & w, int64_t expert, int64_t p, uint8_t * room,
-                       const Prepared & x, const int32_t * row, int64_t rows, F put) {
-    Panel panel = matrix_panel(w.matrix, expert, p, room);
-    for (int64_t i = 0; i < rows; i += kTileRows) {
-        alignas(64) float tile[kTileRows * kPanelRows];
-        int m = int(std::min<int64_t>(kTileRows, rows - i));
-        tile_product(kernels, w, panel, x, row + i, m, tile);
-        put(tile, i, m);
+    // Room for `rows` float rows, or for one a thread to rotate in.
+    void room_for_floats(int64_t rows, int n_threads, Scratch & scratch) {
+        if (w_.float_products) {
+            floats_ = scratch.get<float>(size_t(rows * l_.k));
+        } else if (w_.rotation) {
+            floats_ = scratch.get<float>(size_t(n_threads * l_.k));
+        }
     }
-}
+
+    // x goes to row `row` of `tile`; or, for float products, to float row i.
+    void prepare(const float * x, int64_t i, const Tile & tile, int row, const Thread & thread) const {
+        if (floats_) {
+            float * copy = floats_ + (w_.float_products ? i : thread.index) * l_.k;
+            std::memcpy(copy, x, size_t(l_.k) * sizeof(float));
+            if (w_.rotation) kernels_.rotate(copy, l_.k, w_.rotation, w_.signs);
+            x = copy;
+        }
+        if (!w_.float_products) kernels_.quantize(x, l_, tile, row);
+    }
+
+    // out[r][0..16) = a panel of `w` times the m rows of a tile; or float rows row[0..m).
+    void product(const Weight & w, const Panel & panel, const Tile & tile, const int32_t * row, int m,
+                 float * out) const {
+        if (!w.float_products) return kernels_.product(panel, tile, m, out);
+        const float * x[kTileRows];
+        for (int r = 0; r < m; ++r) x[r] = floats_ + row[r] * l_.k;
+        kernels_.product_float(panel, x, m, out);
+    }
+
+  private:
+    const Kernels & kernels_;
+    const Weight & w_;
+    const Layout & l_;
+    float * floats_ = nullptr;
+};
+
+// Room for one panel of each weight that is packed on the fly, per thread.
+class PanelRoom {
+  public:
+    PanelRoom(Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads) {
+        for (const Weight * w : weights) {
+            if (w->matrix.packed) continue;
+            size_t need = w->matrix.layout.panel_bytes + pack_scratch_bytes(w->matrix.layout);
+            bytes_ = std::max(bytes_, (need + 63) / 64 * 64);
+        }
+        per_thread_ = weights.size();
+        if (bytes_) room_ = scratch.get<uint8_t>(bytes_ * per_thread_ * size_t(n_threads));
+    }
+    uint8_t * of(const Thread & thread, size_t which = 0) const {
+        return bytes_ ? room_ + bytes_ * (per_thread_ * size_t(thread.index) + which) : nullptr;
+    }
+
+  private:
+    size_t bytes_ = 0, per_thread_;
+    uint8_t * room_ = nullptr;
+};
 
 void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
     int64_t valid = std::min<int64_t>(kPanelRows, n - panel * kPanelRows);
     std::memcpy(to + panel * kPanelRows, from, size_t(valid) * sizeof(float));
 }
 
-// Both multiplies: x has x_rows rows; slot i reads row source[i] and writes out + i * out_stride.
-void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows, const Groups & groups,
+// Both multiplies: x has x_rows rows; sorted position i reads row source[i] and writes row slot[i] of
+// out. If the rows are already in that order, the tiles they are prepared in serve as they are.
+void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows, const Groups & g,
                      const int32_t * source, float * out, int64_t out_stride, Workspace & space, int n_threads) {
-    Prepared p = room_for_rows(w, x_rows, space.x_q, space.x_d, space.x_offset, space.x_float, n_threads);
-    size_t room_bytes;
-    uint8_t * room = panel_room(space, {&w}, n_threads, &room_bytes);
+    const Layout & l = w.matrix.layout;
+    const bool in_order = source == g.slot;
+    Input input(kernels, w);
+    input.room_for_floats(x_rows, n_threads, space.x_float);
+    Tiles rows = room_for_tiles(l, tile_count(x_rows), space.x_q, space.x_d, space.x_offset);
+    Tiles gathered = in_order ? rows : room_for_tiles(l, g.tiles(), space.e_q, space.e_d, space.e_offset);
+    PanelRoom room(space.panels, {&w}, n_threads);
     Counter counter;
+
     auto work = [&](const Thread & thread) {
         int64_t first, last;
         thread.share(x_rows, &first, &last);
-        for (int64_t i = first; i < last; ++i) prepare_row(kernels, w, p, i, x.row(i), thread);
+        for (int64_t i = first; i < last; ++i) {
+            input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
+        }
         thread.barrier();
-        for_each_panel(groups, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t panel) {
-            const int32_t *slot = groups.slot + groups.first[e], *row = source + groups.first[e];
-            panel_times_group(kernels, w, e, panel, room + room_bytes * size_t(thread.index), p, row,
-                              groups.first[e + 1] - groups.first[e], [&](const float * tile, int64_t i, int m) {
+        if (!in_order && !w.float_products) {
+            for_my_tiles(g, thread, [&](int64_t t, int64_t at, int m) {
                 for (int r = 0; r < m; ++r) {
-                    copy_outputs(tile + r * kPanelRows, out + slot[i + r] * out_stride, panel, w.matrix.n);
+                    const int32_t from = source[at + r];
+                    copy_row(l, rows.at(from / kTileRows), from % kTileRows, gathered.at(t), r);
                 }
             });
+            thread.barrier();
+        }
+        for_each_panel(g, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t p) {
+            Panel panel = matrix_panel(w.matrix, e, p, room.of(thread));
+            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
+                alignas(64) float y[kTileRows * kPanelRows];
+                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
+                const int64_t at = g.first[e] + i;
+                input.product(w, panel, gathered.at(g.tile[e] + i / kTileRows), source + at, m, y);
+                for (int r = 0; r < m; ++r) copy_outputs(y + r * kPanelRows, out + g.slot[at + r] * out_stride, p, w.matrix.n);
+            }
         });
     };
     on_threads(n_threads, work);
@@ -219,63 +277,81 @@ bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn 
 bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int n_threads) {
     const Routing & r = c.routing;
     const Weight &gate = *c.gate, &up = *c.up, &down = *c.down;
+    const Layout &in = gate.matrix.layout, &mid = down.matrix.layout;
     const int64_t n_ff = c.n_ff, n_out = down.matrix.n;
 
-    Groups groups;
-    if (!group_by_expert(r, gate.matrix.n_experts, space.groups, &groups)) return false;
-    const int64_t slots = groups.n_slots;
-    int32_t * token = space.ids.get<int32_t>(size_t(slots));
-    for (int64_t i = 0; i < slots; ++i) token[i] = groups.slot[i] / int32_t(r.n_used);
-
+    Groups g;
+    if (!group_by_expert(r, gate.matrix.n_experts, space.groups, &g)) return false;
+    const int64_t slots = g.n_slots;
+    int32_t * token = space.ids.get<int32_t>(size_t(2 * slots));
+    int32_t * position = token + slots;  // the numbers 0, 1, 2, ...: float rows of h
+    for (int64_t i = 0; i < slots; ++i) {
+        token[i] = g.slot[i] / int32_t(r.n_used);
+        position[i] = int32_t(i);
+    }
     float * weights = c.weights ? space.weights.get<float>(size_t(slots)) : nullptr;
     for (int64_t i = 0; weights && i < slots; ++i) {
-        std::memcpy(weights + i, c.weights + i / r.n_used * c.weight_token_stride + i % r.n_used * c.weight_slot_stride,
-                    4);
+        const char * w = c.weights + i / r.n_used * c.weight_token_stride + i % r.n_used * c.weight_slot_stride;
+        std::memcpy(weights + i, w, sizeof(float));
     }
 
-    Prepared x = room_for_rows(gate, r.n_tokens, space.x_q, space.x_d, space.x_offset, space.x_float, n_threads);
-    Prepared hp = room_for_rows(down, slots, space.h_q, space.h_d, space.h_offset, space.h_float, n_threads);
-    // h and y are in order of the sorted slots, so that an expert's rows lie together.
-    float * h = space.h.get<float>(size_t(slots * n_ff));
-    float * y = space.y.get<float>(size_t(slots * n_out));
-    int32_t * sorted = groups.slot;
-    size_t room_bytes;
-    uint8_t * room = panel_room(space, {&gate, &up, &down}, 2 * n_threads, &room_bytes);
-    Counter first_half, second_half;
+    Input first_half(kernels, gate), second_half(kernels, down);
+    first_half.room_for_floats(r.n_tokens, n_threads, space.x_float);
+    second_half.room_for_floats(slots, n_threads, space.h_float);
+    Tiles rows = room_for_tiles(in, tile_count(r.n_tokens), space.x_q, space.x_d, space.x_offset);
+    Tiles x = room_for_tiles(in, g.tiles(), space.e_q, space.e_d, space.e_offset);
+    Tiles ht = room_for_tiles(mid, g.tiles(), space.h_q, space.h_d, space.h_offset);
+    float * h = space.h.get<float>(size_t(slots * n_ff));   // in sorted order
+    float * y = space.y.get<float>(size_t(slots * n_out));  // in order of the slots
+    PanelRoom room(space.panels, {&gate, &up, &down}, n_threads);
+    Counter gate_units, down_units;
 
     auto work = [&](const Thread & thread) {
         int64_t begin, end;
         thread.share(r.n_tokens, &begin, &end);
-        for (int64_t i = begin; i < end; ++i) prepare_row(kernels, gate, x, i, c.x.row(i), thread);
+        for (int64_t i = begin; i < end; ++i) {
+            first_half.prepare(c.x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
+        }
         thread.barrier();
-
-        uint8_t * my_room = room + 2 * room_bytes * size_t(thread.index);
-        for_each_panel(groups, n_ff, thread.count, first_half, [&](int64_t e, int64_t p) {
-            const int64_t row = groups.first[e], rows = groups.first[e + 1] - row;
-            Panel up_panel = matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, my_room + room_bytes);
-            panel_times_group(kernels, gate, e, p, my_room, x, token + row, rows,
-                              [&](const float * g, int64_t i, int m) {
-                alignas(64) float u[kTileRows * kPanelRows], act[kTileRows * kPanelRows];
-                tile_product(kernels, up, up_panel, x, token + row + i, m, u);
-                kernels.glu(c.glu, g, u, act, m * kPanelRows);
-                for (int t = 0; t < m; ++t) copy_outputs(act + t * kPanelRows, h + (row + i + t) * n_ff, p, n_ff);
+        if (!gate.float_products) {
+            for_my_tiles(g, thread, [&](int64_t t, int64_t at, int m) {
+                for (int i = 0; i < m; ++i) {
+                    const int32_t from = token[at + i];
+                    copy_row(in, rows.at(from / kTileRows), from % kTileRows, x.at(t), i);
+                }
             });
+            thread.barrier();
+        }
+
+        for_each_panel(g, n_ff, thread.count, gate_units, [&](int64_t e, int64_t p) {
+            Panel gate_panel = matrix_panel(gate.matrix, e, p, room.of(thread, 0));
+            Panel up_panel = matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, room.of(thread, 1));
+            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
+                alignas(64) float gate_out[kTileRows * kPanelRows], up_out[kTileRows * kPanelRows];
+                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
+                const int64_t at = g.first[e] + i;
+                const Tile tile = x.at(g.tile[e] + i / kTileRows);
+                first_half.product(gate, gate_panel, tile, token + at, m, gate_out);
+                first_half.product(up, up_panel, tile, token + at, m, up_out);
+                kernels.glu(c.glu, gate_out, up_out, gate_out, m * kPanelRows);
+                for (int t = 0; t < m; ++t) copy_outputs(gate_out + t * kPanelRows, h + (at + t) * n_ff, p, n_ff);
+            }
         });
         thread.barrier();
 
-        thread.share(slots, &begin, &end);
-        for (int64_t i = begin; i < end; ++i) prepare_row(kernels, down, hp, i, h + i * n_ff, thread);
+        for_my_tiles(g, thread, [&](int64_t t, int64_t at, int m) {
+            for (int i = 0; i < m; ++i) second_half.prepare(h + (at + i) * n_ff, at + i, ht.at(t), i, thread);
+        });
         thread.barrier();
 
-        for_each_panel(groups, n_out, thread.count, second_half, [&](int64_t e, int64_t p) {
-            int32_t index[kTileRows];
-            Panel panel = matrix_panel(down.matrix, e, p, my_room);
-            for (int64_t i = groups.first[e]; i < groups.first[e + 1]; i += kTileRows) {
-                alignas(64) float tile[kTileRows * kPanelRows];
-                int m = int(std::min<int64_t>(kTileRows, groups.first[e + 1] - i));
-                for (int t = 0; t < m; ++t) index[t] = int32_t(i + t);
-                tile_product(kernels, down, panel, hp, index, m, tile);
-                for (int t = 0; t < m; ++t) copy_outputs(tile + t * kPanelRows, y + sorted[i + t] * n_out, p, n_out);
+        for_each_panel(g, n_out, thread.count, down_units, [&](int64_t e, int64_t p) {
+            Panel panel = matrix_panel(down.matrix, e, p, room.of(thread, 2));
+            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
+                alignas(64) float out[kTileRows * kPanelRows];
+                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
+                const int64_t at = g.first[e] + i;
+                second_half.product(down, panel, ht.at(g.tile[e] + i / kTileRows), position + at, m, out);
+                for (int t = 0; t < m; ++t) copy_outputs(out + t * kPanelRows, y + g.slot[at + t] * n_out, p, n_out);
             }
         });
         thread.barrier();

@@ -91,13 +91,8 @@ Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, uint8_t * buffer
         pack_panel(l, m.data + size_t(expert * m.n + first) * m.row_bytes, m.row_bytes, rows, buffer,
                    buffer + l.panel_bytes);
     }
-    return {panel,
-            l.format->has_mult ? panel + l.mult_offset : nullptr,
-            reinterpret_cast<const uint16_t *>(panel + l.d_offset),
-            l.format,
-            l.k,
-            l.range,
-            l.span};
+    return {panel, l.format->has_mult ? panel + l.mult_offset : nullptr,
+            reinterpret_cast<const uint16_t *>(panel + l.d_offset), &l};
 }
 
 }  // namespace octet

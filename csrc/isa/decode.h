@@ -11,7 +11,7 @@ namespace {
 
 // The 32 columns of group g as int8 [8 quads][16 rows][4 columns].
 inline void decode_group(const Panel & w, int64_t g, int8_t out[512]) {
-    const int bits = w.format->code_bits;
+    const int bits = w.layout->format->code_bits;
     const uint8_t * codes = w.codes + g * 64 * bits;
     if (bits == 8) {
         std::memcpy(out, codes, 512);
@@ -22,7 +22,7 @@ inline void decode_group(const Panel & w, int64_t g, int8_t out[512]) {
             int code = bits == 4 ? codes[64 * (quad % 4) + lane] >> (4 * (quad / 4)) & 15
                                  : codes[64 * (quad / 4) + lane] >> (2 * (quad % 4)) & 3;
             if (bits == 3) code |= (codes[128 + lane] >> quad & 1) << 2;
-            out[64 * quad + lane] = w.format->table[code];
+            out[64 * quad + lane] = w.layout->format->table[code];
         }
     }
 }
@@ -41,8 +41,8 @@ inline float half_to_float(uint16_t h) {
 // d * mult * unit of weight row `row` in the range that starts at column `column`. Exact: d has 11
 // significant bits, mult 5, unit is a power of two.
 inline float weight_scale(const Panel & w, int64_t column, int row) {
-    float scale = half_to_float(w.d[column / w.span * kPanelRows + row]);
-    if (w.mult) scale *= float(w.mult[column / w.range * kPanelRows + row]) * w.format->unit;
+    float scale = half_to_float(w.d[column / w.layout->span * kPanelRows + row]);
+    if (w.mult) scale *= float(w.mult[column / w.layout->range * kPanelRows + row]) * w.layout->format->unit;
     return scale;
 }
 

@@ -72,11 +72,22 @@ inline void rotate(float * x, int64_t k, int block, const float * signs) {
     }
 }
 
-inline void quantize(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d,
-                     int32_t * offset) {
-    for (int64_t g = 0; g < k / group; ++g) {
+inline int8_t * tile_columns(const Tile & t, int64_t chunk, int row, int64_t column) {
+    return t.q + (column / chunk * kTileRows + row) * chunk + column % chunk;
+}
+
+// y rounded to an integer, halves away from zero; |y| <= 127.
+inline int8_t round_half_away(float y) {
+    int32_t t = int32_t(y);                 // towards zero
+    float rest = y - float(t);              // exact
+    t += (rest >= 0.5f) - (rest <= -0.5f);
+    return int8_t(t);
+}
+
+inline void quantize(const float * x, const Layout & w, const Tile & tile, int row) {
+    const int64_t group = activation_group(w), chunk = activation_chunk(w);
+    for (int64_t g = 0; g < w.k / group; ++g) {
         const float * xg = x + g * group;
-        int8_t * qg = q + g * group;
         // Magnitudes of floats order as their bits do, and infinities and NaNs come last.
         uint32_t amax_bits = 0;
         for (int64_t j = 0; j < group; ++j) {
@@ -85,26 +96,31 @@ inline void quantize(const float * x, int64_t k, int64_t group, int64_t range, i
         }
         float scale = __builtin_bit_cast(float, amax_bits) / 127.0f;
         if (amax_bits >= 0x7f800000u) scale = __builtin_nanf("");
-        d[g] = scale;
-        if (!(scale > 0.0f)) {
-            std::memset(qg, 0, size_t(group));
-            continue;
-        }
-        for (int64_t j = 0; j < group; ++j) {
-            float y = xg[j] / scale;
-            // A subnormal scale is rounded coarsely enough for |y| to pass 127.
-            y = y > 127.0f ? 127.0f : y;
-            y = y < -127.0f ? -127.0f : y;
-            int32_t t = int32_t(y);                 // towards zero
-            float rest = y - float(t);              // exact
-            t += (rest >= 0.5f) - (rest <= -0.5f);  // halves away from zero
-            qg[j] = int8_t(t);
+        tile.d[g * kTileRows + row] = scale;
+        const bool zero = !(scale > 0.0f);
+        for (int64_t j = 0; j < group; j += 32) {
+            int8_t * q = tile_columns(tile, chunk, row, g * group + j);
+            if (zero) {
+                std::memset(q, 0, 32);
+                continue;
+            }
+            for (int i = 0; i < 32; ++i) {
+                float y = xg[j + i] / scale;
+                // A subnormal scale is rounded coarsely enough for |y| to pass 127.
+                y = y > 127.0f ? 127.0f : y;
+                y = y < -127.0f ? -127.0f : y;
+                q[i] = round_half_away(y);
+            }
         }
     }
-    for (int64_t r = 0; r < k / range; ++r) {
+    const int64_t step = w.range < 32 ? w.range : 32;
+    for (int64_t r = 0; r < w.k / w.range; ++r) {
         int32_t sum = 0;
-        for (int64_t j = 0; j < range; ++j) sum += q[r * range + j];
-        offset[r] = -128 * sum;
+        for (int64_t j = 0; j < w.range; j += step) {
+            const int8_t * q = tile_columns(tile, chunk, row, r * w.range + j);
+            for (int64_t i = 0; i < step; ++i) sum += q[i];
+        }
+        tile.offset[r * kTileRows + row] = -128 * sum;
     }
 }
 
@@ -164,22 +180,22 @@ inline void weighted_sum(const float * y, int64_t stride, const float * w, int c
     }
 }
 
-inline void product_float(const Panel & w, const float * const * x, int m, float * tile) {
-    std::memset(tile, 0, size_t(m) * kPanelRows * sizeof(float));
-    for (int64_t g = 0; g < w.k / 32; ++g) {
+inline void product_float(const Panel & w, const float * const * x, int m, float * out) {
+    std::memset(out, 0, size_t(m) * kPanelRows * sizeof(float));
+    for (int64_t g = 0; g < w.layout->k / 32; ++g) {
         int8_t q[512];
         float value[32][kPanelRows], scale[kPanelRows];
         decode_group(w, g, q);
         for (int j = 0; j < 32; ++j) {
             int64_t column = 32 * g + j;
-            if (column % w.range == 0 || j == 0) {
+            if (column % w.layout->range == 0 || j == 0) {
                 for (int o = 0; o < kPanelRows; ++o) scale[o] = weight_scale(w, column, o);
             }
             for (int o = 0; o < kPanelRows; ++o) value[j][o] = float(q[64 * (j / 4) + 4 * o + j % 4]) * scale[o];
         }
         for (int r = 0; r < m; ++r) {
             const float * xr = x[r] + 32 * g;
-            float * acc = tile + r * kPanelRows;
+            float * acc = out + r * kPanelRows;
             for (int j = 0; j < 32; ++j) {
                 for (int o = 0; o < kPanelRows; ++o) acc[o] = __builtin_fmaf(xr[j], value[j][o], acc[o]);
             }

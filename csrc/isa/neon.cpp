@@ -13,9 +13,9 @@ namespace octet {
 namespace {
 
 inline void decode(const Panel & w, int64_t g, int8_t * out) {
-    const int bits = w.format->code_bits;
+    const int bits = w.layout->format->code_bits;
     const uint8_t * codes = w.codes + g * 64 * bits;
-    const int8x16_t table = vld1q_s8(w.format->table);
+    const int8x16_t table = vld1q_s8(w.layout->format->table);
     for (int quad = 0; quad < 8; ++quad) {
         for (int part = 0; part < 64; part += 16) {
             uint8x16_t index;
@@ -36,21 +36,21 @@ inline void decode(const Panel & w, int64_t g, int8_t * out) {
 }
 
 inline float32x4_t scales(const Panel & w, int64_t column, int part) {
-    const uint16_t * d = w.d + column / w.span * kPanelRows + 4 * part;
+    const uint16_t * d = w.d + column / w.layout->span * kPanelRows + 4 * part;
     float32x4_t s = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(d)));
     if (w.mult) {
-        const uint8_t * m = w.mult + column / w.range * kPanelRows + 4 * part;
+        const uint8_t * m = w.mult + column / w.layout->range * kPanelRows + 4 * part;
         const uint32_t mult[4] = {m[0], m[1], m[2], m[3]};
-        s = vmulq_f32(s, vmulq_n_f32(vcvtq_f32_u32(vld1q_u32(mult)), w.format->unit));
+        s = vmulq_f32(s, vmulq_n_f32(vcvtq_f32_u32(vld1q_u32(mult)), w.layout->format->unit));
     }
     return s;
 }
 
-// dot[r][part] += 16 columns (4 quads) of kRows rows with 16 weight rows.
+// dot[r][part] += 16 columns (4 quads) of kRows rows, `stride` apart, with 16 weight rows.
 template <int kRows>
-inline void dot16(const int8_t * w, const Rows & x, int first, int64_t column, int32x4_t dot[kRows][4]) {
+inline void dot16(const int8_t * w, const int8_t * x, int64_t stride, int32x4_t dot[kRows][4]) {
     int8x16_t q[kRows];
-    for (int r = 0; r < kRows; ++r) q[r] = vld1q_s8(x.q[first + r] + column);
+    for (int r = 0; r < kRows; ++r) q[r] = vld1q_s8(x + r * stride);
     for (int part = 0; part < 4; ++part) {
         int8x16_t w0 = vld1q_s8(w + 16 * part), w1 = vld1q_s8(w + 64 + 16 * part);
         int8x16_t w2 = vld1q_s8(w + 128 + 16 * part), w3 = vld1q_s8(w + 192 + 16 * part);
@@ -65,42 +65,43 @@ inline void dot16(const int8_t * w, const Rows & x, int first, int64_t column, i
 }
 
 template <int kRows>
-void product_rows(const Panel & w, const Rows & x, int first, float * tile) {
-    std::memset(tile + first * kPanelRows, 0, kRows * kPanelRows * sizeof(float));
-    const int64_t group = w.range < 32 ? 32 : w.range;
+void product_rows(const Panel & w, const Tile & x, int first, float * out) {
+    std::memset(out + first * kPanelRows, 0, kRows * kPanelRows * sizeof(float));
+    const Layout & l = *w.layout;
+    const int64_t group = activation_group(l), chunk = activation_chunk(l);
     int32x4_t dot[kRows][4] = {};
     int8_t decoded[512];
-    for (int64_t column = 0; column < w.k; column += 16) {
+    for (int64_t column = 0; column < l.k; column += 16) {
         const int8_t * weight = decoded;
-        if (w.format->code_bits == 8) {
+        if (l.format->code_bits == 8) {
             weight = reinterpret_cast<const int8_t *>(w.codes) + column * kPanelRows;
         } else if (column % 32 == 0) {
             decode(w, column / 32, decoded);
         } else {
             weight = decoded + 256;
         }
-        dot16<kRows>(weight, x, first, column, dot);
-        if ((column + 16) % w.range != 0) continue;
+        dot16<kRows>(weight, tile_columns(x, chunk, first, column), chunk, dot);
+        if ((column + 16) % l.range != 0) continue;
         for (int part = 0; part < 4; ++part) {
             const float32x4_t sw = scales(w, column, part);
             for (int r = 0; r < kRows; ++r) {
-                float * out = tile + (first + r) * kPanelRows + 4 * part;
-                float32x4_t s = vmulq_n_f32(sw, x.d[first + r][column / group]);
-                vst1q_f32(out, vfmaq_f32(vld1q_f32(out), vcvtq_f32_s32(dot[r][part]), s));
+                float * to = out + (first + r) * kPanelRows + 4 * part;
+                float32x4_t s = vmulq_n_f32(sw, x.d[column / group * kTileRows + first + r]);
+                vst1q_f32(to, vfmaq_f32(vld1q_f32(to), vcvtq_f32_s32(dot[r][part]), s));
                 dot[r][part] = vdupq_n_s32(0);
             }
         }
     }
 }
 
-void product(const Panel & w, const Rows & x, int m, float * tile) {
+void product(const Panel & w, const Tile & x, int m, float * out) {
     int first = 0;
-    for (; first + 4 <= m; first += 4) product_rows<4>(w, x, first, tile);
+    for (; first + 4 <= m; first += 4) product_rows<4>(w, x, first, out);
     if (m - first >= 2) {
-        product_rows<2>(w, x, first, tile);
+        product_rows<2>(w, x, first, out);
         first += 2;
     }
-    if (m - first == 1) product_rows<1>(w, x, first, tile);
+    if (m - first == 1) product_rows<1>(w, x, first, out);
 }
 
 }  // namespace

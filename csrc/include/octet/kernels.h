@@ -9,19 +9,23 @@
 
 namespace octet {
 
-// Rows that a product takes at a time: with 8 weight registers, 16 accumulators and the scale
-// they fill the 32 registers of AVX-512.
+// Activation rows that a product takes at a time: the rows of an AMX tile; and with 8 weight registers,
+// 16 accumulators and the scale they fill the 32 registers of AVX-512.
 constexpr int kTileRows = 16;
 
 enum class Glu { swiglu, geglu, reglu };
 
-// Quantized activation rows of one product, by pointer, so that rows may lie anywhere.
-// q[r]: k int8. d[r]: k / group scales. offset[r]: -128 * sum(q) of each range of the weight, what
-// has to be added to a dot product of q with weights that carry an excess of 128.
-struct Rows {
-    const int8_t * q[kTileRows];
-    const float * d[kTileRows];
-    const int32_t * offset[kTileRows];
+// Sixteen quantized activation rows, in the order the kernels read them: every row at a fixed distance
+// from the first, so that one pointer walks through all of them.
+//     q[k / chunk][16 rows][chunk] int8
+//     d[k / group][16] the scales
+//     offset[k / range][16] int32, -128 * sum(q) of each range of the weight: what has to be added to
+//         a dot product of q with weights that carry an excess of 128
+// group is activation_group(), chunk is activation_chunk(), range is the weight layout's.
+struct Tile {
+    int8_t * q;
+    float * d;
+    int32_t * offset;
 };
 
 struct Kernels {
@@ -31,17 +35,17 @@ struct Kernels {
     // butterflies with strides 1, 2, 4, ... and 1 / sqrt(block). block is 32, 64 or 128.
     void (*rotate)(float * x, int64_t k, int block, const float * signs);
 
-    // One row onto the q8_1 grid: per group d = max|x| / 127, q = x / d rounded half away from
-    // zero. A group of zeros, or so small that d underflows, gives d = 0, q = 0. A group with a
-    // non-finite value gives d = NaN, q = 0. group is a multiple of 32, range of 16; both divide k.
-    void (*quantize)(const float * x, int64_t k, int64_t group, int64_t range, int8_t * q, float * d, int32_t * offset);
+    // One row onto the q8_1 grid, as row `row` of a tile: per group d = max|x| / 127, q = x / d rounded
+    // half away from zero. A group of zeros, or so small that d underflows, gives d = 0, q = 0. A group
+    // with a non-finite value gives d = NaN, q = 0.
+    void (*quantize)(const float * x, const Layout & w, const Tile & tile, int row);
 
-    // tile[r][o] = row r times weight row o of the panel, r < m <= 16. For each range of columns,
-    // ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
-    void (*product)(const Panel & w, const Rows & x, int m, float * tile);
+    // out[r][o] = row r of the tile times weight row o of the panel, r < m <= 16. For each range of
+    // columns, ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
+    void (*product)(const Panel & w, const Tile & x, int m, float * out);
 
     // The same with float activations: acc = fma(x, weight, acc), columns ascending.
-    void (*product_float)(const Panel & w, const float * const * x, int m, float * tile);
+    void (*product_float)(const Panel & w, const float * const * x, int m, float * out);
 
     // h[i] = act(g[i]) * u[i]
     void (*glu)(Glu op, const float * g, const float * u, float * h, int64_t n);

@@ -42,6 +42,10 @@ inline int64_t panel_count(int64_t n) { return (n + kPanelRows - 1) / kPanelRows
 // Columns that share one activation scale with this weight: its range, but never below 32.
 inline int64_t activation_group(const Layout & l) { return l.range < 32 ? 32 : l.range; }
 
+// Consecutive columns of one activation row (see Tile): what one AMX product takes, 64 if int32 can be
+// kept across them.
+inline int64_t activation_chunk(const Layout & l) { return l.range > 32 && l.range % 64 == 0 ? 64 : 32; }
+
 // Scratch for pack_panel: k bytes of codes, and mult and d of one row.
 size_t pack_scratch_bytes(const Layout & layout);
 
@@ -71,8 +75,7 @@ struct Panel {
     const uint8_t * codes;
     const uint8_t * mult;  // nullptr if the format has none
     const uint16_t * d;
-    const Format * format;
-    int64_t k, range, span;
+    const Layout * layout;
 };
 
 // Panel p of an expert. If the matrix is not packed, it is packed into `buffer` (panel_bytes and
