@@ -9,7 +9,7 @@ import sys
 from . import __version__
 from .errors import OctetError, one_line
 
-COMMANDS = ("convert", "run", "inspect", "eval", "doctor", "demo")
+COMMANDS = ("convert", "run", "inspect", "doctor", "demo", "bench")
 
 
 class Parser(argparse.ArgumentParser):
