@@ -1,16 +1,21 @@
 """`octet bench`: what it compares is the same computation, and it says so when it is not."""
 
-import importlib
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import gguf
 import models
 import numpy as np
 import pytest
+from llama_octet import cli
 from llama_octet.bench import weights
 from llama_octet.bench.synthetic import relative_error
 from llama_octet.bench.timing import Budget, interleaved
 from llama_octet.errors import OctetError, UsageError
-from octet_helpers import complaint
+from llama_octet.gguf_tools import rotation
+from octet_helpers import clean_environment, complaint
 
 SMALL = ("--shape", "512x256", "--experts", 8, "--used", 3, "--repeat", 2)
 QUICK = ("--threads", 2, *SMALL, "--tokens", "1,5")
@@ -27,12 +32,6 @@ def last_line(done):
 @pytest.fixture(scope="module")
 def isas(cache):
     """The instruction sets of this machine."""
-    import json
-    import subprocess
-    import sys
-
-    from octet_helpers import clean_environment
-
     done = subprocess.run(
         [sys.executable, "-m", "llama_octet", "doctor", "--json"],
         capture_output=True,
@@ -159,10 +158,14 @@ def test_text(octet):
         ["model.gguf", "other.gguf"],
     ],
 )
-def test_wrong_usage(octet, arguments):
-    done = octet("bench", *arguments)
-    complaint(done)
-    assert done.returncode == 2
+def test_wrong_usage(capsys, arguments):
+    try:
+        code = cli.main(["bench", *arguments])
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr()
+    complaint(SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err))
+    assert code == 2
 
 
 def test_a_layer_too_large_for_memory(octet):
@@ -191,8 +194,51 @@ def test_instruction_set_of_another_machine(octet, isas):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A model that stock and the plugin can both run."""
-    return models.write_dense(tmp_path_factory.mktemp("bench") / "small.gguf")
+    """A random model of floats."""
+    return models.random_dense(tmp_path_factory.mktemp("bench") / "small.gguf")
+
+
+def check_speeds(result):
+    for side in ("ours", "stock"):
+        assert result[side]["prompt_tps"] > 0
+        assert result[side]["gen_tps"] > 0
+    for key in ("prompt", "gen"):
+        ours, stock = (result[side][f"{key}_tps"] for side in ("ours", "stock"))
+        assert result["ratio"][key] == pytest.approx(ours / stock)
+    assert any("int8" in kernel for kernel in result["kernels"])
+
+
+def test_rotated_model_against_itself(octet_json, convert, small):
+    model = convert(small)
+    result = octet_json("bench", model, "--repeat", 1)
+    assert result["model"] == result["against"] == str(model)
+    assert (result["rounds"], result["gen_tokens"]) == (1, 64)
+    check_speeds(result)
+
+
+def test_model_against_its_source(octet, convert, small):
+    done = octet("bench", convert(small), "--against", small, "--repeat", 1)
+    assert done.returncode == 0, done.stderr
+    assert str(small) in done.stdout
+    assert "generation (64)" in done.stdout
+
+
+def test_model_without_weights_for_us(octet, small):
+    done = octet("bench", small, "--repeat", 1)
+    assert "none of its weights ran" in last_line(done)
+
+
+def test_model_that_is_not_there(octet, tmp_path):
+    done = octet("bench", tmp_path / "none.gguf")
+    assert "none.gguf" in complaint(done)
+    assert done.returncode == 1
+
+
+def test_model_that_is_damaged(octet, tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(40))
+    done = octet("bench", tmp_path / "bad.gguf")
+    assert "bad.gguf" in complaint(done)
+    assert done.returncode == 1
 
 
 # ---- the parts
@@ -204,7 +250,6 @@ def test_int8_and_q8_0_are_the_same_weights():
     assert theirs.shape == ours.shape == (40, 256 // 32 * 34)
     q8_0 = gguf.GGMLQuantizationType.Q8_0
     a, b = (gguf.quants.dequantize(x, q8_0).astype(np.float64) for x in (theirs, ours))
-    rotation = importlib.import_module("llama_octet.gguf_tools.rotation")
     turned = rotation.rotate(a, 128, weights.SEED)
     assert relative_error(b, turned) < 0.02
     # one scale for a whole row

@@ -43,19 +43,23 @@ class Decoder:
     """Feeds tokens straight to llama.cpp: the time of Python around it is not measured."""
 
     def __init__(self, llm):
+        """For a loaded model."""
         self._low = runtime.import_llama_cpp().llama_cpp
         self._llm = llm
-        choose = random.Random(1)
         self._vocabulary = llm.n_vocab()
-        self._choose = lambda: choose.randrange(self._vocabulary)
+        self._random = random.Random(1)
+
+    def _tokens(self, n: int):
+        return (self._low.llama_token * n)(
+            *(self._random.randrange(self._vocabulary) for _ in range(n))
+        )
 
     def seconds(self, tokens: int, at_once: int) -> float:
         """Decode so many random tokens in batches of `at_once`."""
         low, context = self._low, self._llm.ctx
-        batches = []
-        for start in range(0, tokens, at_once):
-            n = min(at_once, tokens - start)
-            batches.append((low.llama_token * n)(*(self._choose() for _ in range(n))))
+        batches = [
+            self._tokens(min(at_once, tokens - start)) for start in range(0, tokens, at_once)
+        ]
         begin = time.perf_counter()
         for batch in batches:
             failed = low.llama_decode(context, low.llama_batch_get_one(batch, len(batch)))

@@ -60,7 +60,6 @@ def _check(status: dict, path: str) -> None:
         )
 
 
-
 def _child(path: str, side: str, threads: int, prompt: int) -> dict:
     child = subprocess.run(
         [

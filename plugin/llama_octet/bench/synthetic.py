@@ -25,10 +25,10 @@ def run(
     say: Callable[[str], None],
 ) -> dict:
     """Measure; {"isa", "threads", "rows", "max_rel_err", …}."""
+    check_memory(layer, max(tokens))
     loaded = registration.load()
     status = registration.status()
     native = status["settings"].get("OCTET_LAYOUT") == "native"
-    check_memory(layer, max(tokens))
     g = ggml.Ggml(loaded.package)
     stock = Stock(g, threads, use_extra=loaded.amx["state"] != "broken")
     ours = Ours(g, threads, native)
@@ -149,9 +149,7 @@ def _point(layer, tokens, stock: Side, ours: Side, budget, routings) -> tuple[di
             )
         graphs[1].compute()
         error = relative_error(*(graph.result(tokens) for graph in graphs))
-        times = interleaved(
-            graphs[0].compute, graphs[1].compute, budget, route if routes else None
-        )
+        times = interleaved(graphs[0].compute, graphs[1].compute, budget, route if routes else None)
         if _calls(layer) != before + 1 + times.pairs:
             raise OctetError("octet did not compute every repetition in its own kernel")
     finally:

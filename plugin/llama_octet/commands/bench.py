@@ -54,19 +54,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--down", metavar="TYPE", help="type of down, or int8 (iq4_nl)")
     add("--glu", choices=GLUS, help="between them (swiglu)")
     add("--merged", action="store_true", default=None, help="gate and up in one tensor")
-    add("--routings", metavar="N", type=_whole(1, 4096), help=(
-        "choices of experts to take turns, one per pair (1: always the same experts, whose "
-        "weights the last-level cache may keep)"))  # fmt: skip
+    add(
+        "--routings",
+        metavar="N",
+        type=_whole(1, 4096),
+        help=(
+            "choices of experts to take turns, one per pair (1: always the same experts, whose "
+            "weights the last-level cache may keep)"
+        ),
+    )
     add("--dense", metavar="ROWSxK", type=_pair, help="one matrix product instead of a layer")
     add("--type", metavar="TYPE", help="its type, or int8 (int8)")
     add("--tokens", metavar="N,N", type=_list, help="batch sizes (1,8,64,512)")
-    add("--threads", metavar="N", type=_whole(1, 1024), default=len(os.sched_getaffinity(0)),
-        help="CPU threads (all: %(default)s)")  # fmt: skip
+    add(
+        "--threads",
+        metavar="N",
+        type=_whole(1, 1024),
+        default=len(os.sched_getaffinity(0)),
+        help="CPU threads (all: %(default)s)",
+    )
     add("--isa", metavar="NAME", choices=_isas(), help=", ".join(_isas()))
-    add("--repeat", metavar="N", type=_whole(1, 1_000_000),
-        help="pairs per batch size, or rounds with MODEL (3)")  # fmt: skip
-    add("--seconds", metavar="S", type=_seconds,
-        help=f"time per batch size ({SECONDS}), at least 5 pairs")  # fmt: skip
+    add(
+        "--repeat",
+        metavar="N",
+        type=_whole(1, 1_000_000),
+        help="pairs per batch size, or rounds with MODEL (3)",
+    )
+    add(
+        "--seconds",
+        metavar="S",
+        type=_seconds,
+        help=f"time per batch size ({SECONDS}), at least 5 pairs",
+    )
     add("--against", metavar="FILE", help="with MODEL: what stock runs (the same file)")
 
 
@@ -138,7 +157,9 @@ def _check(args) -> None:
     """UsageError for options that do not go together."""
     of_experts = [n for n in SYNTHETIC if n != "tokens" and getattr(args, n) is not None]
     if args.model is not None:
-        wrong = [n for n in (*SYNTHETIC, "dense", "type", "seconds") if getattr(args, n) is not None]
+        wrong = [
+            n for n in (*SYNTHETIC, "dense", "type", "seconds") if getattr(args, n) is not None
+        ]
         if wrong:
             raise UsageError(f"{_option(wrong[0])} does not go with MODEL")
     elif args.against is not None:
@@ -168,7 +189,9 @@ def _say(text: str) -> None:
     if not sys.stderr.isatty():
         return
     line = f"octet bench: {text}" if text else ""
-    print("\r" + line.ljust(_progress) + ("" if line else "\r"), end="", file=sys.stderr, flush=True)
+    print(
+        "\r" + line.ljust(_progress) + ("" if line else "\r"), end="", file=sys.stderr, flush=True
+    )
     _progress = len(line)
 
 
