@@ -2,8 +2,8 @@
 //
 //     kernels_bench [isa] [gate_up] [down] [embd] [ff] [experts] [used] [threads]
 //
-// Prints for 1, 8, 64 and 512 tokens: the median time, the least processor time per thread and, of the latter, integer operations
-// per second (a product and a sum are two) and bytes of packed weights read per second.
+// Prints for 1, 8, 64 and 512 tokens: the median time, the least processor time per thread and, of the latter, integer
+// operations per second (a product and a sum are two) and bytes of packed weights read per second.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -107,7 +107,8 @@ int main(int argc, char ** argv) {
 
     Workspace space;
     for (int64_t tokens : {1, 8, 64, 512}) {
-        std::vector<float> x(size_t(tokens * embd)), out(size_t(tokens * embd)), w(size_t(tokens * used), 1.0f / float(used));
+        std::vector<float> x(size_t(tokens * embd)), out(size_t(tokens * embd)),
+            w(size_t(tokens * used), 1.0f / float(used));
         std::vector<int32_t> ids(size_t(tokens * used)), all(size_t(experts), 0);
         std::normal_distribution<float> normal;
         for (float & v : x) v = normal(random_bits);

@@ -40,7 +40,8 @@ int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 void copy_row(const Layout & l, const Tile & from, int from_row, const Tile & to, int to_row) {
     const int64_t chunk = activation_chunk(l), group = activation_group(l);
     for (int64_t c = 0; c < l.k / chunk; ++c) {
-        std::memcpy(to.q + (c * kTileRows + to_row) * chunk, from.q + (c * kTileRows + from_row) * chunk, size_t(chunk));
+        std::memcpy(to.q + (c * kTileRows + to_row) * chunk, from.q + (c * kTileRows + from_row) * chunk,
+                    size_t(chunk));
     }
     for (int64_t g = 0; g < l.k / group; ++g) to.d[g * kTileRows + to_row] = from.d[g * kTileRows + from_row];
     for (int64_t r = 0; r < l.k / l.range; ++r) {
@@ -246,7 +247,8 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
                 const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
                 const int64_t at = g.first[e] + i;
                 input.product(w, panel, gathered.at(g.tile[e] + i / kTileRows), source + at, m, y);
-                for (int r = 0; r < m; ++r) copy_outputs(y + r * kPanelRows, out + g.slot[at + r] * out_stride, p, w.matrix.n);
+                for (int r = 0; r < m; ++r)
+                    copy_outputs(y + r * kPanelRows, out + g.slot[at + r] * out_stride, p, w.matrix.n);
             }
         });
     };

@@ -56,8 +56,11 @@ inline void decode512(const uint8_t * codes, __m512i table, __m512i w[8]) {
 class Scales512 {
   public:
     explicit Scales512(const Panel & w)
-        : d_(w.d), mult_(w.mult), unit_(_mm512_set1_ps(w.layout->format->unit)),
-          per_span_(int(w.layout->span / w.layout->range)), left_(per_span_) {}
+        : d_(w.d),
+          mult_(w.mult),
+          unit_(_mm512_set1_ps(w.layout->format->unit)),
+          per_span_(int(w.layout->span / w.layout->range)),
+          left_(per_span_) {}
 
     __m512 next() {
         __m512 s = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(d_)));

@@ -78,8 +78,8 @@ inline int8_t * tile_columns(const Tile & t, int64_t chunk, int row, int64_t col
 
 // y rounded to an integer, halves away from zero; |y| <= 127.
 inline int8_t round_half_away(float y) {
-    int32_t t = int32_t(y);                 // towards zero
-    float rest = y - float(t);              // exact
+    int32_t t = int32_t(y);     // towards zero
+    float rest = y - float(t);  // exact
     t += (rest >= 0.5f) - (rest <= -0.5f);
     return int8_t(t);
 }

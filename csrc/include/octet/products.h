@@ -24,12 +24,12 @@ bool same_activations(const Weight & a, const Weight & b);
 
 // Scratch of one caller at a time.
 struct Workspace {
-    Scratch x_q, x_d, x_offset, x_float;    // input rows, rotated and quantized, in order
-    Scratch e_q, e_d, e_offset;             // the same rows, gathered for each expert
-    Scratch h, h_q, h_d, h_offset, h_float; // rows between the halves of a chain
-    Scratch y;                              // outputs of experts before they are summed
-    Scratch groups, ids, weights;           // rows by expert; copies of small inputs
-    Scratch panels;                         // per thread, for matrices that are not packed
+    Scratch x_q, x_d, x_offset, x_float;     // input rows, rotated and quantized, in order
+    Scratch e_q, e_d, e_offset;              // the same rows, gathered for each expert
+    Scratch h, h_q, h_d, h_offset, h_float;  // rows between the halves of a chain
+    Scratch y;                               // outputs of experts before they are summed
+    Scratch groups, ids, weights;            // rows by expert; copies of small inputs
+    Scratch panels;                          // per thread, for matrices that are not packed
 };
 
 // f32 rows, any distance apart (in bytes; columns are contiguous).
