@@ -1,0 +1,135 @@
+// The product of a tile and a panel: every instruction set gives the scalar's bits, for every format
+// and every number of rows, and stays inside its memory.
+#include "check.h"
+#include "matrix_data.h"
+#include "tests.h"
+
+namespace octet_test {
+
+static const std::vector<int64_t> & row_counts() {
+    static const std::vector<int64_t> full = {1, 7, 8, 9, 15, 16, 17, 31, 33}, few = {1, 9, 16, 33};
+    return quick() ? few : full;
+}
+
+// out[r][o] of panel p and the tile from row `first` on, with canaries behind the rows that exist.
+struct Product {
+    int m;
+    Guarded<float> out;
+    explicit Product(int m) : m(m), out(size_t(m * kPanelRows)) {}
+};
+
+static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int64_t start) {
+    MatrixData w(c, 1, n, k, start);
+    ActivationData x(rows, k, start);
+    for (int64_t first = 0; first < rows; first += kTileRows) {
+        const int m = int(std::min<int64_t>(kTileRows, rows - first));
+        TileData tile(w.layout());  // rows that do not exist keep the filler: they must not matter
+        for (int r = 0; r < m; ++r) scalar().quantize(x.row(first + r), w.layout(), tile.tile, r);
+        for (int64_t p = 0; p < panel_count(n); ++p) {
+            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr);
+            Product expected(m);
+            scalar().product(panel, tile.tile, m, expected.out.data());
+            for (int r = 0; r < m; ++r) {
+                const float * out = expected.out.data() + r * kPanelRows;
+                bool finite = true, none = true, zero = true;
+                for (int o = 0; o < std::min<int64_t>(kPanelRows, n - p * kPanelRows); ++o) {
+                    finite &= std::isfinite(out[o]) != 0;
+                    none &= !std::isfinite(out[o]);
+                    zero &= out[o] == 0.0f;
+                }
+                const RowKind kind = x.kind(first + r);
+                CHECK(is_finite(kind) ? finite : none, "%s group %d k %d: kind %d gave %g", c.format, c.scale_group,
+                      int(k), int(kind), double(out[0]));
+                CHECK(kind != RowKind::zeros || zero, "%s group %d k %d: zeros gave %g", c.format, c.scale_group,
+                      int(k), double(out[0]));
+            }
+            for (const Kernels * fast : faster_kernels()) {
+                Product got(m);
+                fast->product(panel, tile.tile, m, got.out.data());
+                const int64_t at = first_difference(expected.out.data(), got.out.data(), m * kPanelRows);
+                CHECK(at < 0, "%s, %s group %d, k %d, n %d, rows %d: panel %d, row %d, output %d: %.9g, not %.9g",
+                      fast->name, c.format, c.scale_group, int(k), int(n), int(rows), int(p),
+                      int(first + at / kPanelRows), int(at % kPanelRows), double(got.out[size_t(at)]),
+                      double(expected.out[size_t(at)]));
+            }
+        }
+    }
+}
+
+static void test_float(const Case & c, int64_t k, int64_t n, int64_t rows, int64_t start) {
+    MatrixData w(c, 1, n, k, start);
+    ActivationData x(rows, k, start);
+    for (int64_t first = 0; first < rows; first += kTileRows) {
+        const int m = int(std::min<int64_t>(kTileRows, rows - first));
+        const float * row[kTileRows] = {};
+        for (int r = 0; r < m; ++r) row[r] = x.row(first + r);
+        for (int64_t p = 0; p < panel_count(n); ++p) {
+            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr);
+            Product expected(m);
+            scalar().product_float(panel, row, m, expected.out.data());
+            for (const Kernels * fast : faster_kernels()) {
+                Product got(m);
+                fast->product_float(panel, row, m, got.out.data());
+                CHECK(first_difference(expected.out.data(), got.out.data(), m * kPanelRows) < 0,
+                      "%s, float, %s group %d, k %d, n %d, rows %d", fast->name, c.format, c.scale_group, int(k),
+                      int(n), int(rows));
+            }
+        }
+    }
+}
+
+// The largest sums that int32 has to hold: a whole row of -128 or 127 times 127.
+static void test_largest_range() {
+    const int64_t k = kMaxRange;
+    const Case c{"q8_0", 0, {}};
+    Layout layout;
+    CHECK(!make_layout(*find_format("q8_0"), kMaxRange + 32, 0, &layout), "k beyond the largest range is taken");
+    make_layout(*find_format("q8_0"), k, 0, &layout);
+    const size_t bytes = row_bytes(*layout.format, k);
+    const int8_t codes[] = {-128, 127, -127, 1};
+    std::vector<uint8_t> rows(4 * bytes);
+    for (int o = 0; o < 4; ++o) {
+        std::memset(rows.data() + size_t(o) * bytes, codes[o], bytes);
+        const uint16_t one = 0x3c00;
+        for (int64_t b = 0; b < k / 32; ++b) std::memcpy(rows.data() + size_t(o) * bytes + size_t(b) * 34, &one, 2);
+    }
+    Guarded<uint8_t> panel(layout.panel_bytes), scratch((pack_scratch_bytes(layout) + 63) / 64 * 64);
+    pack_panel(layout, rows.data(), bytes, 4, panel.data(), scratch.data());
+    Matrix matrix{layout, 4, 1, true, panel.data(), bytes};
+    Guarded<float> plus{size_t(k)}, minus{size_t(k)};
+    for (int64_t j = 0; j < k; ++j) {
+        plus[size_t(j)] = 127.0f;
+        minus[size_t(j)] = -127.0f;
+    }
+    TileData tile(layout);
+    scalar().quantize(plus.data(), layout, tile.tile, 0);
+    scalar().quantize(minus.data(), layout, tile.tile, 1);
+    std::vector<const Kernels *> all = faster_kernels();
+    all.push_back(&scalar());
+    for (const Kernels * kernels : all) {
+        Product got(2);
+        kernels->product(matrix_panel(matrix, 0, 0, nullptr), tile.tile, 2, got.out.data());
+        for (int o = 0; o < 4; ++o) {
+            const float expected = float(int64_t(codes[o]) * 127 * k);
+            CHECK(got.out[size_t(o)] == expected && got.out[size_t(kPanelRows + o)] == -expected,
+                  "%s, code %d: %.9g, %.9g", kernels->name, codes[o], double(got.out[size_t(o)]),
+                  double(got.out[size_t(kPanelRows + o)]));
+        }
+    }
+}
+
+void test_product() {
+    int64_t start = 0;
+    for (const Case & c : cases()) {
+        for (size_t i = 0; i < c.ks.size(); ++i) {
+            if (quick() && i != 0 && i + 1 != c.ks.size()) continue;
+            for (int64_t n : row_counts()) {
+                for (int64_t rows : row_counts()) test_integer(c, c.ks[i], n, rows, start++);
+            }
+            for (int64_t rows : {1, 8, 17}) test_float(c, c.ks[i], rows == 8 ? 17 : 9, rows, start++);
+        }
+    }
+    test_largest_range();
+}
+
+}  // namespace octet_test
