@@ -1,0 +1,117 @@
+"""Comparing logits: KL divergence, top-1 agreement, perplexity, and answers to questions.
+
+Everything is computed in f64 from f32 logits, over the whole vocabulary, in nats. Equal logits
+give exactly 0.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import OctetError
+
+UNKNOWN = -1  # a target that is not known: the position has no next token
+
+_pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class Comparison:
+    """Per position: KL(control ‖ candidate), whether both have the same most likely token, and
+    minus the logarithm of the next token's probability (NaN where that is not known)."""
+
+    kl: np.ndarray
+    same_top: np.ndarray
+    control_loss: np.ndarray
+    candidate_loss: np.ndarray
+
+
+def compare(control: np.ndarray, candidate: np.ndarray, targets) -> Comparison:
+    """Compare logits, both (positions, vocabulary), given the token that follows each position.
+
+    A NaN, or logits without a largest one, is an OctetError: no divergence is defined for it.
+    """
+    if control.shape != candidate.shape or len(targets) != len(control):
+        raise ValueError(f"{control.shape}, {candidate.shape}, {len(targets)} targets")
+    rows = list(_pool.map(_row, control, candidate, targets))
+    columns = zip(*rows, strict=True) if rows else ([], [], [], [])
+    return Comparison(*(np.array(column) for column in columns))
+
+
+def joined(parts: list[Comparison]) -> Comparison:
+    """All positions of several comparisons, in order."""
+    names = Comparison.__dataclass_fields__
+    return Comparison(*(np.concatenate([getattr(p, n) for p in parts] or [[]]) for n in names))
+
+
+def _row(control: np.ndarray, candidate: np.ndarray, target: int):
+    p, q = _shifted(control), _shifted(candidate)
+    weight = np.exp(p)
+    total, other = weight.sum(), np.exp(q).sum()
+    log_p, log_q = np.log(total), np.log(other)
+    with np.errstate(invalid="ignore"):
+        # Where the control sees no chance at all (−∞ or below 1e-323) nothing can diverge.
+        difference = np.where(weight > 0, p - q, 0.0)
+    kl = float(np.dot(weight, difference) / total - (log_p - log_q))
+    losses = (np.nan, np.nan)
+    if target != UNKNOWN:
+        losses = (float(log_p - p[target]), float(log_q - q[target]))
+    # A divergence is never negative; its rounding error can be.
+    return max(kl, 0.0), bool(p.argmax() == q.argmax()), *losses
+
+
+def _shifted(logits: np.ndarray) -> np.ndarray:
+    top = float(logits.max())
+    if not np.isfinite(top):  # NaN comes out of max() too
+        raise OctetError("gives logits that are not finite")
+    return logits.astype(np.float64) - top
+
+
+def spread(values: np.ndarray) -> dict | None:
+    """Mean, median, 95th and 99th percentile, maximum; None of nothing."""
+    if not len(values):
+        return None
+    median, p95, p99 = np.percentile(values, [50, 95, 99])
+    return {
+        "mean": float(np.mean(values)),
+        "median": float(median),
+        "p95": float(p95),
+        "p99": float(p99),
+        "max": float(np.max(values)),
+    }
+
+
+def perplexity_ratio(found: Comparison) -> float | None:
+    """Perplexity of the candidate over that of the control, where the next token is known."""
+    known = ~np.isnan(found.control_loss)
+    if not known.any():
+        return None
+    return float(np.exp(np.mean(found.candidate_loss[known] - found.control_loss[known])))
+
+
+def choice(logits: np.ndarray, options: list[int]) -> int:
+    """Which option's token has the largest logit; the first of equals."""
+    return int(np.argmax(logits[options]))
+
+
+def answers(control: list[int], candidate: list[int], labels: list[int]) -> dict:
+    """Accuracy of the candidate, and how its answers differ from the control's.
+
+    `flips` are answers that became right or wrong; `answer_changes` also counts those that went
+    from one wrong option to another.
+    """
+    a, b, right = (np.array(x, int) for x in (control, candidate, labels))
+    to_wrong = int(np.sum((a == right) & (b != right)))
+    to_right = int(np.sum((a != right) & (b == right)))
+    wrong_to_wrong = int(np.sum((a != right) & (b != right) & (a != b)))
+    return {
+        "n": len(right),
+        "accuracy": float(np.mean(b == right)),
+        "answer_changes": int(np.sum(a != b)),
+        "flips": to_wrong + to_right,
+        "correct_to_incorrect": to_wrong,
+        "incorrect_to_correct": to_right,
+        "wrong_to_wrong": wrong_to_wrong,
+    }
