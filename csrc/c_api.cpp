@@ -116,25 +116,25 @@ void copy_tile(const float * tile, int rows, int columns, float * out, int64_t s
         std::memcpy(out + r * stride, tile + r * kPanelRows, size_t(columns) * sizeof(float));
 }
 
-// A tile and its memory, with access row by row.
-class OwnTile {
+// Tiles for kMaxRows rows and their memory, with access row by row.
+class OwnTiles {
   public:
-    explicit OwnTile(const Layout & l)
+    explicit OwnTiles(const Layout & l)
         : k_(l.k), group_(activation_group(l)), chunk_(activation_chunk(l)), range_(l.range) {
-        tile.q = q_.get<int8_t>(size_t(kTileRows * k_));
-        tile.d = d_.get<float>(size_t(kTileRows * (k_ / group_)));
-        tile.offset = offset_.get<int32_t>(size_t(kTileRows * (k_ / range_)));
-        std::memset(tile.q, 0, size_t(kTileRows * k_));
-        std::memset(tile.d, 0, size_t(kTileRows * (k_ / group_)) * sizeof(float));
-        std::memset(tile.offset, 0, size_t(kTileRows * (k_ / range_)) * sizeof(int32_t));
+        tiles = tiles_of(l, fresh<int8_t>(q_, kMaxRows * k_), fresh<float>(d_, kMaxRows * (k_ / group_)),
+                         fresh<int32_t>(offset_, kMaxRows * (k_ / range_)));
     }
 
-    void get(int row, int8_t * q, float * d) const {
+    void get(int i, int8_t * q, float * d) const {
+        const Tile tile = tiles.at(i / kTileRows);
+        const int row = i % kTileRows;
         for (int64_t j = 0; j < k_; j += 32) std::memcpy(q + j, tile_columns(tile, chunk_, row, j), 32);
         for (int64_t g = 0; g < k_ / group_; ++g) d[g] = tile.d[g * kTileRows + row];
     }
 
-    void set(int row, const int8_t * q, const float * d) {
+    void set(int i, const int8_t * q, const float * d) {
+        const Tile tile = tiles.at(i / kTileRows);
+        const int row = i % kTileRows;
         for (int64_t j = 0; j < k_; j += 32) std::memcpy(tile_columns(tile, chunk_, row, j), q + j, 32);
         for (int64_t g = 0; g < k_ / group_; ++g) tile.d[g * kTileRows + row] = d[g];
         for (int64_t r = 0; r < k_ / range_; ++r) {
@@ -144,9 +144,16 @@ class OwnTile {
         }
     }
 
-    Tile tile;
+    Tiles tiles;
 
   private:
+    template <typename T>
+    static T * fresh(Scratch & scratch, int64_t count) {
+        T * memory = scratch.get<T>(size_t(count));
+        std::memset(memory, 0, size_t(count) * sizeof(T));
+        return memory;
+    }
+
     int64_t k_, group_, chunk_, range_;
     Scratch q_, d_, offset_;
 };
@@ -251,11 +258,11 @@ int octet_kernel_quantize(const char * isa, const float * x, int64_t rows, int64
         layout.range = group_or_row(group, k);
         require(layout.range <= kMaxRange, "group is too large for int32 sums");
         require((x && q && d) || rows == 0, "x, q or d is NULL");
-        OwnTile own(layout);
+        OwnTiles own(layout);
         in_default_mode([&] {
             for (int64_t i = 0; i < rows; ++i) {
-                kernels.quantize(x + i * k, layout, own.tile, int(i % kTileRows));
-                own.get(int(i % kTileRows), q + i * k, d + i * (k / layout.range));
+                kernels.quantize(x + i * k, layout, own.tiles.first, 0);
+                own.get(0, q + i * k, d + i * (k / layout.range));
             }
         });
     });
@@ -356,14 +363,14 @@ int octet_kernel_product(const char * isa, const octet_kernel_weight * weight, i
         const Matrix & m = weight->weight.matrix;
         require(expert >= 0 && expert < m.n_experts, "expert is out of range");
         const int64_t k = m.layout.k, groups = k / activation_group(m.layout);
-        OwnTile own(m.layout);
+        OwnTiles own(m.layout);
         in_default_mode([&] {
-            for (int64_t i = 0; i < rows; i += kTileRows) {
-                const int count = int(std::min<int64_t>(kTileRows, rows - i));
+            for (int64_t i = 0; i < rows; i += kMaxRows) {
+                const int count = int(std::min<int64_t>(kMaxRows, rows - i));
                 for (int r = 0; r < count; ++r) own.set(r, q + (i + r) * k, d + (i + r) * groups);
                 for_panels(m, expert, [&](const Panel & panel, int valid, int64_t first) {
-                    alignas(64) float result[kTileRows * kPanelRows];
-                    kernels.product(panel, own.tile, count, result);
+                    alignas(64) float result[kMaxRows * kPanelRows];
+                    kernels.product(panel, own.tiles, count, result);
                     copy_tile(result, count, valid, out + i * m.n + first, m.n);
                 });
             }

@@ -16,22 +16,10 @@ bool same_activations(const Weight & a, const Weight & b) {
 
 namespace {
 
-// Quantized rows in tiles of 16.
-struct Tiles {
-    int64_t q_size, d_size, offset_size;  // elements of one tile
-    Tile first;
-
-    Tile at(int64_t i) const { return {first.q + i * q_size, first.d + i * d_size, first.offset + i * offset_size}; }
-};
-
 Tiles room_for_tiles(const Layout & l, int64_t count, Scratch & q, Scratch & d, Scratch & offset) {
-    Tiles t{};
-    t.q_size = l.k * kTileRows;
-    t.d_size = l.k / activation_group(l) * kTileRows;
-    t.offset_size = l.k / l.range * kTileRows;
-    t.first = {q.get<int8_t>(size_t(count * t.q_size)), d.get<float>(size_t(count * t.d_size)),
-               offset.get<int32_t>(size_t(count * t.offset_size))};
-    return t;
+    const int64_t rows = count * kTileRows;
+    return tiles_of(l, q.get<int8_t>(size_t(rows * l.k)), d.get<float>(size_t(rows * (l.k / activation_group(l)))),
+                    offset.get<int32_t>(size_t(rows * (l.k / l.range))));
 }
 
 int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
@@ -144,6 +132,14 @@ void for_each_panel(const Groups & groups, int64_t n, int n_threads, Counter & c
     }
 }
 
+// f(first sorted position, its tile, rows) for an expert's rows, kMaxRows at a time.
+template <typename F>
+void for_blocks(const Groups & g, int64_t e, F f) {
+    for (int64_t i = 0; i < g.rows(e); i += kMaxRows) {
+        f(g.first[e] + i, g.tile[e] + i / kTileRows, int(std::min<int64_t>(kMaxRows, g.rows(e) - i)));
+    }
+}
+
 // Rows on their way into a product: what prepares them, and where they are afterwards.
 class Input {
   public:
@@ -169,13 +165,13 @@ class Input {
         if (!w_.float_products) kernels_.quantize(x, l_, tile, row);
     }
 
-    // out[r][0..16) = a panel of `w` times the m rows of a tile; or float rows row[0..m).
-    void product(const Weight & w, const Panel & panel, const Tile & tile, const int32_t * row, int m,
+    // out[r][0..16) = a panel of `w` times the first rows of the tiles; or times float rows row[0..rows).
+    void product(const Weight & w, const Panel & panel, const Tiles & tiles, const int32_t * row, int rows,
                  float * out) const {
-        if (!w.float_products) return kernels_.product(panel, tile, m, out);
-        const float * x[kTileRows];
-        for (int r = 0; r < m; ++r) x[r] = floats_ + row[r] * l_.k;
-        kernels_.product_float(panel, x, m, out);
+        if (!w.float_products) return kernels_.product(panel, tiles, rows, out);
+        const float * x[kMaxRows];
+        for (int r = 0; r < rows; ++r) x[r] = floats_ + row[r] * l_.k;
+        kernels_.product_float(panel, x, rows, out);
     }
 
   private:
@@ -242,14 +238,13 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
         }
         for_each_panel(g, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t p) {
             Panel panel = matrix_panel(w.matrix, e, p, room.of(thread));
-            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
-                alignas(64) float y[kTileRows * kPanelRows];
-                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
-                const int64_t at = g.first[e] + i;
-                input.product(w, panel, gathered.at(g.tile[e] + i / kTileRows), source + at, m, y);
-                for (int r = 0; r < m; ++r)
+            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                alignas(64) float y[kMaxRows * kPanelRows];
+                input.product(w, panel, gathered.from(tile), source + at, m, y);
+                for (int r = 0; r < m; ++r) {
                     copy_outputs(y + r * kPanelRows, out + g.slot[at + r] * out_stride, p, w.matrix.n);
-            }
+                }
+            });
         });
     };
     on_threads(n_threads, work);
@@ -328,16 +323,13 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         for_each_panel(g, n_ff, thread.count, gate_units, [&](int64_t e, int64_t p) {
             Panel gate_panel = matrix_panel(gate.matrix, e, p, room.of(thread, 0));
             Panel up_panel = matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, room.of(thread, 1));
-            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
-                alignas(64) float gate_out[kTileRows * kPanelRows], up_out[kTileRows * kPanelRows];
-                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
-                const int64_t at = g.first[e] + i;
-                const Tile tile = x.at(g.tile[e] + i / kTileRows);
-                first_half.product(gate, gate_panel, tile, token + at, m, gate_out);
-                first_half.product(up, up_panel, tile, token + at, m, up_out);
+            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                alignas(64) float gate_out[kMaxRows * kPanelRows], up_out[kMaxRows * kPanelRows];
+                first_half.product(gate, gate_panel, x.from(tile), token + at, m, gate_out);
+                first_half.product(up, up_panel, x.from(tile), token + at, m, up_out);
                 kernels.glu(c.glu, gate_out, up_out, gate_out, m * kPanelRows);
                 for (int t = 0; t < m; ++t) copy_outputs(gate_out + t * kPanelRows, h + (at + t) * n_ff, p, n_ff);
-            }
+            });
         });
         thread.barrier();
 
@@ -348,13 +340,11 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
 
         for_each_panel(g, n_out, thread.count, down_units, [&](int64_t e, int64_t p) {
             Panel panel = matrix_panel(down.matrix, e, p, room.of(thread, 2));
-            for (int64_t i = 0; i < g.rows(e); i += kTileRows) {
-                alignas(64) float out[kTileRows * kPanelRows];
-                const int m = int(std::min<int64_t>(kTileRows, g.rows(e) - i));
-                const int64_t at = g.first[e] + i;
-                second_half.product(down, panel, ht.at(g.tile[e] + i / kTileRows), position + at, m, out);
+            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                alignas(64) float out[kMaxRows * kPanelRows];
+                second_half.product(down, panel, ht.from(tile), position + at, m, out);
                 for (int t = 0; t < m; ++t) copy_outputs(out + t * kPanelRows, y + g.slot[at + t] * n_out, p, n_out);
-            }
+            });
         });
         thread.barrier();
 

@@ -193,6 +193,6 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", rotate, quantize, product, product_float, glu, weighted_sum};
+const Kernels kAvx2Kernels = {"avx2", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
 
 }  // namespace octet

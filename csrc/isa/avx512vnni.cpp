@@ -125,6 +125,7 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kAvx512VnniKernels = {"avx512vnni", rotate, quantize, product, product_float, glu, weighted_sum};
+const Kernels kAvx512VnniKernels = {"avx512vnni",  rotate, quantize,    for_tiles<product>,
+                                    product_float, glu,    weighted_sum};
 
 }  // namespace octet

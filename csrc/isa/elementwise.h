@@ -76,6 +76,14 @@ inline int8_t * tile_columns(const Tile & t, int64_t chunk, int row, int64_t col
     return t.q + (column / chunk * kTileRows + row) * chunk + column % chunk;
 }
 
+// A product over all tiles of x out of one over a tile: f(panel, tile, rows of it, out).
+template <void f(const Panel &, const Tile &, int, float *)>
+void for_tiles(const Panel & w, const Tiles & x, int rows, float * out) {
+    for (int r = 0; r < rows; r += kTileRows) {
+        f(w, x.at(r / kTileRows), rows - r < kTileRows ? rows - r : kTileRows, out + r * kPanelRows);
+    }
+}
+
 // y rounded to an integer, halves away from zero; |y| <= 127.
 inline int8_t round_half_away(float y) {
     int32_t t = int32_t(y);     // towards zero

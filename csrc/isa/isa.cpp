@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -14,7 +16,7 @@ namespace {
 
 #if defined(__x86_64__)
 struct Cpu {
-    bool avx2 = false, avx512vnni = false;
+    bool avx2 = false, avx512vnni = false, amx = false;
 
     Cpu() {
         unsigned a, b, c, d;
@@ -32,6 +34,11 @@ struct Cpu {
         avx2 = b & 1u << 5;
         const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
         avx512vnni = avx2 && (lo & 0xe0) == 0xe0 && (b & avx512) == avx512 && (c & 1u << 11);
+        // XCR0 17, 18: tile configuration and tiles; EDX 24, 25: AMX-TILE, AMX-INT8. Linux gives a process
+        // the tiles only when asked: ARCH_REQ_XCOMP_PERM for state component 18.
+        const bool tiles = (lo & 0x60000) == 0x60000 && (d & 3u << 24) == 3u << 24;
+        constexpr long kRequestPermission = 0x1023, kTileData = 18;
+        amx = avx512vnni && tiles && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     }
 };
 #elif defined(__aarch64__)
@@ -49,6 +56,7 @@ const char * isa_name(Isa isa) {
         case Isa::scalar: return "scalar";
         case Isa::avx2: return "avx2";
         case Isa::avx512vnni: return "avx512vnni";
+        case Isa::amx: return "amx";
         case Isa::neon: return "neon";
     }
     return "?";
@@ -61,6 +69,7 @@ const Kernels * kernels_of(Isa isa) {
 #if defined(__x86_64__)
         case Isa::avx2: return cpu.avx2 ? &kAvx2Kernels : nullptr;
         case Isa::avx512vnni: return cpu.avx512vnni ? &kAvx512VnniKernels : nullptr;
+        case Isa::amx: return cpu.amx ? &kAmxKernels : nullptr;
 #elif defined(__aarch64__)
         case Isa::neon: return cpu.neon ? &kNeonKernels : nullptr;
 #endif

@@ -106,6 +106,6 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kNeonKernels = {"neon", rotate, quantize, product, product_float, glu, weighted_sum};
+const Kernels kNeonKernels = {"neon", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
 
 }  // namespace octet

@@ -34,6 +34,6 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kScalarKernels = {"scalar", rotate, quantize, product, product_float, glu, weighted_sum};
+const Kernels kScalarKernels = {"scalar", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
 
 }  // namespace octet

@@ -50,17 +50,17 @@ static void test_quantize() {
                 for (int kind = 0; kind < (quick() ? 1 : int(RowKind::kinds)); ++kind) {
                     ActivationData x(1, k, row + kind);
                     TileData expected(layout);
-                    scalar().quantize(x.row(0), layout, expected.tile, row);
+                    scalar().quantize(x.row(0), layout, expected.tiles.first, row);
                     if (!is_finite(x.kind(0))) {
                         bool found = false;
                         for (int64_t g = 0; g < k / activation_group(layout); ++g) {
-                            found |= std::isnan(expected.tile.d[g * kTileRows + row]);
+                            found |= std::isnan(expected.tiles.first.d[g * kTileRows + row]);
                         }
                         CHECK(found, "%s k %d: no scale says that the row is not finite", c.format, int(k));
                     }
                     for (const Kernels * fast : faster_kernels()) {
                         TileData tile(layout);
-                        fast->quantize(x.row(0), layout, tile.tile, row);
+                        fast->quantize(x.row(0), layout, tile.tiles.first, row);
                         CHECK(tile.same_as(expected), "%s, %s group %d, k %d, row %d, kind %d", fast->name, c.format,
                               c.scale_group, int(k), row, int(x.kind(0)));
                     }
@@ -86,10 +86,10 @@ static void test_ties() {
         all.push_back(&scalar());
         for (const Kernels * kernels : all) {
             TileData t(layout);
-            kernels->quantize(x.data(), layout, t.tile, 3);
-            const int8_t * q = t.tile.q + 3 * 32;
-            CHECK(t.tile.d[3] == 1.0f && q[3] == away && q[2] == away && q[1] == toward, "%s: %g became %d, %d, %d",
-                  kernels->name, double(half), q[1], q[2], q[3]);
+            kernels->quantize(x.data(), layout, t.tiles.first, 3);
+            const int8_t * q = t.tiles.first.q + 3 * 32;
+            CHECK(t.tiles.first.d[3] == 1.0f && q[3] == away && q[2] == away && q[1] == toward,
+                  "%s: %g became %d, %d, %d", kernels->name, double(half), q[1], q[2], q[3]);
         }
     }
 }

@@ -125,14 +125,14 @@ class OutputData {
     Guarded<float> out_;
 };
 
-// The memory of a tile.
+// The memory of the tiles of some rows.
 class TileData {
   public:
-    explicit TileData(const Layout & l)
-        : q_(size_t(l.k * kTileRows)),
-          d_(size_t(l.k / activation_group(l) * kTileRows)),
-          offset_(size_t(l.k / l.range * kTileRows)),
-          tile{q_.data(), d_.data(), offset_.data()} {}
+    explicit TileData(const Layout & l, int64_t rows = kTileRows)
+        : q_(size_t(padded(rows) * l.k)),
+          d_(size_t(padded(rows) * (l.k / activation_group(l)))),
+          offset_(size_t(padded(rows) * (l.k / l.range))),
+          tiles(tiles_of(l, q_.data(), d_.data(), offset_.data())) {}
 
     bool same_as(const TileData & other) const {
         return std::memcmp(q_.data(), other.q_.data(), q_.size()) == 0 &&
@@ -141,12 +141,14 @@ class TileData {
     }
 
   private:
+    static int64_t padded(int64_t rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
+
     Guarded<int8_t> q_;
     Guarded<float> d_;
     Guarded<int32_t> offset_;
 
   public:
-    Tile tile;
+    Tiles tiles;
 };
 
 }  // namespace octet_test

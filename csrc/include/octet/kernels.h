@@ -28,6 +28,24 @@ struct Tile {
     int32_t * offset;
 };
 
+// Tiles behind one another: rows 16 i .. 16 i + 15 are tile i.
+struct Tiles {
+    Tile first;
+    int64_t q_size, d_size, offset_size;  // elements of one tile
+
+    Tile at(int64_t i) const { return {first.q + i * q_size, first.d + i * d_size, first.offset + i * offset_size}; }
+    Tiles from(int64_t i) const { return {at(i), q_size, d_size, offset_size}; }
+};
+
+// The tiles of a weight's activations in memory that holds 16 x count of their elements.
+inline Tiles tiles_of(const Layout & l, int8_t * q, float * d, int32_t * offset) {
+    return {{q, d, offset}, l.k * kTileRows, l.k / activation_group(l) * kTileRows, l.k / l.range * kTileRows};
+}
+
+// Rows that one call of a product takes at most: enough to decode a panel rarely, and their outputs
+// (8 KiB) stay in the first-level cache.
+constexpr int kMaxRows = 128;
+
 struct Kernels {
     const char * name;
 
@@ -40,12 +58,12 @@ struct Kernels {
     // with a non-finite value gives d = NaN, q = 0.
     void (*quantize)(const float * x, const Layout & w, const Tile & tile, int row);
 
-    // out[r][o] = row r of the tile times weight row o of the panel, r < m <= 16. For each range of
-    // columns, ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
-    void (*product)(const Panel & w, const Tile & x, int m, float * out);
+    // out[r][o] = row r of the tiles times weight row o of the panel, r < rows <= kMaxRows. For each
+    // range of columns, ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
+    void (*product)(const Panel & w, const Tiles & x, int rows, float * out);
 
     // The same with float activations: acc = fma(x, weight, acc), columns ascending.
-    void (*product_float)(const Panel & w, const float * const * x, int m, float * out);
+    void (*product_float)(const Panel & w, const float * const * x, int rows, float * out);
 
     // h[i] = act(g[i]) * u[i]
     void (*glu)(Glu op, const float * g, const float * u, float * h, int64_t n);
@@ -55,8 +73,8 @@ struct Kernels {
     void (*weighted_sum)(const float * y, int64_t stride, const float * w, int count, float * out, int64_t n);
 };
 
-enum class Isa { scalar, avx2, avx512vnni, neon };
-constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512vnni, Isa::neon};
+enum class Isa { scalar, avx2, avx512vnni, amx, neon };
+constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512vnni, Isa::amx, Isa::neon};
 
 const char * isa_name(Isa isa);
 

@@ -1,0 +1,231 @@
+// AMX int8 (tdpbssd), with AVX-512 for everything around it; AVX512-VNNI where rows are few.
+//
+// Tile: 16 activation rows x 16 weight rows. The panel's [quad][16 rows][4 columns] is the B operand as it
+// lies, a tile of activations [16 rows][chunk] is A. tdpbssd takes 16 cycles for 16 rows whatever its
+// depth, so products are 64 columns deep where int32 may be kept across them (one scale per row or per
+// 128), 32 deep where the scale changes every 32, 16 deep for iq2_s.
+//
+// Bound, for scales per 32: 16 x 16 x 32 products cost the tile unit 16 cycles, and the epilogue, which
+// turns 16 rows of int32 into scaled floats, 48 operations on two ports, 24 cycles; tile stores
+// and 512-bit arithmetic hardly overlap, so about 50 cycles together, against 88 for vpdpbusd. With whole
+// rows there is no epilogue to speak of: up to four row tiles share each B tile, 5 loads for 4 products.
+//
+// Codes are decoded for a stretch of columns into the first-level cache, and used for all row tiles.
+#include "avx512.h"
+#include "elementwise.h"
+#include "tables.h"
+
+namespace octet {
+namespace {
+
+// Below this a product by vpdpbusd, 5.5 cycles a row and group, is cheaper than a whole tile.
+constexpr int kFewRows = 9;
+
+// The configuration of the tile registers of this thread, for as long as it lives. Whoever else uses tiles
+// in the process (ggml's own AMX code does, and configures each thread once) finds theirs again.
+class TileConfig {
+  public:
+    // Columns per product, in bytes: A tiles are 16 rows x depth, B tiles depth / 4 rows x 64.
+    explicit TileConfig(int depth) {
+        __asm__ volatile("sttilecfg %0" : "=m"(saved_));
+        alignas(64) Bytes64 config = {};
+        config.byte[0] = 1;  // palette
+        for (int t = 0; t < 8; ++t) {
+            const bool b = t == 4 || t == 5, a = t >= 6;
+            config.byte[48 + t] = uint8_t(b ? depth / 4 : 16);  // rows
+            config.byte[16 + 2 * t] = uint8_t(a ? depth : 64);  // bytes of a row
+        }
+        // A full 64-byte operand: GCC 12's own intrinsic names 8 and loses the stores of the rest.
+        __asm__ volatile("ldtilecfg %0" : : "m"(config));
+    }
+    ~TileConfig() {
+        if (saved_.byte[0])
+            __asm__ volatile("ldtilecfg %0" : : "m"(saved_));
+        else
+            __asm__ volatile("tilerelease");
+    }
+    TileConfig(const TileConfig &) = delete;
+    TileConfig & operator=(const TileConfig &) = delete;
+
+  private:
+    struct Bytes64 {
+        uint8_t byte[64];
+    };
+    alignas(64) Bytes64 saved_;
+};
+
+// Tile registers by number: 0-3 sums, 4-5 B, 6-7 A.
+
+// The sums of one tile product for one range, as int32 [16][16].
+template <int kDepth>
+inline void tile_dot(const int8_t * a, const int8_t * b, int32_t * sums) {
+    _tile_zero(0);
+    _tile_loadd(6, a, 32);
+    _tile_loadd(4, b, 64);
+    _tile_dpbssd(0, 6, 4);
+    _tile_stored(0, sums, 64);
+}
+
+template <int kRows>
+inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 * acc) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+        __m512 s = _mm512_mul_ps(sw, _mm512_set1_ps(d[r]));
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + 16 * r)), s, acc[r]);
+    }
+}
+
+// One row tile over kGroups groups of decoded columns, whose scales are in sw. The sums of a range are
+// stored while those of the range before are scaled.
+template <int kRange>
+void tile_groups(const int8_t * weight, int groups, const __m512 * sw, const int8_t * q, const float * d, float * out) {
+    constexpr int kParts = 32 / kRange;
+    alignas(64) int32_t sums[2][256];
+    __m512 acc[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) acc[r] = _mm512_loadu_ps(out + r * kPanelRows);
+    const int ranges = groups * kParts;
+    tile_dot<kRange>(q, weight, sums[0]);
+    for (int i = 1; i < ranges; ++i) {
+        tile_dot<kRange>(q + i / kParts * 32 * kTileRows + i % kParts * kRange, weight + i * kRange * kPanelRows,
+                         sums[i & 1]);
+        add_scaled<16>(sums[(i - 1) & 1], sw[i - 1], d + (i - 1) / kParts * kTileRows, acc);
+    }
+    add_scaled<16>(sums[(ranges - 1) & 1], sw[ranges - 1], d + (groups - 1) * kTileRows, acc);
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) _mm512_storeu_ps(out + r * kPanelRows, acc[r]);
+}
+
+// Ranges of 16 or 32 columns. `tiles` row tiles; out has 16 rows for each.
+template <int kBits, int kRange>
+void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
+    constexpr int kStretch = 16;  // groups decoded at a time: 8 KiB of int8
+    const Layout & l = *w.layout;
+    const __m512i table = table512<false>(*l.format);
+    const TileConfig config(kRange);
+    Scales512 scales(w);
+    std::memset(out, 0, size_t(tiles) * kTileRows * kPanelRows * sizeof(float));
+    for (int64_t first = 0; first < l.k / 32; first += kStretch) {
+        const int groups = int(l.k / 32 - first < kStretch ? l.k / 32 - first : kStretch);
+        alignas(64) int8_t decoded[kBits == 8 ? 64 : kStretch * 512];
+        __m512 sw[kStretch * (32 / kRange)];
+        const uint8_t * codes = w.codes + first * 64 * kBits;
+        const int8_t * weight = kBits == 8 ? reinterpret_cast<const int8_t *>(codes) : decoded;
+        for (int g = 0; g < groups; ++g) {
+            if constexpr (kBits != 8) {
+                __m512i v[8];
+                decode512<kBits, false>(codes + g * 64 * kBits, table, v);
+#pragma GCC unroll 8
+                for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
+            }
+            for (int part = 0; part < 32 / kRange; ++part) sw[g * (32 / kRange) + part] = scales.next();
+        }
+        for (int t = 0; t < tiles; ++t) {
+            const Tile tile = x.at(t);
+            tile_groups<kRange>(weight, groups, sw, tile.q + first * 32 * kTileRows, tile.d + first * kTileRows,
+                                out + t * kTileRows * kPanelRows);
+        }
+    }
+}
+
+// kTiles row tiles over one range of int8, sums in tile registers throughout.
+template <int kChunk, int kTiles>
+inline void tile_range(const int8_t * b, int64_t chunks, const int8_t * const * a, int32_t * sums) {
+    _tile_zero(0);
+    if (kTiles > 1) _tile_zero(1);
+    if (kTiles > 2) _tile_zero(2);
+    if (kTiles > 3) _tile_zero(3);
+    for (int64_t c = 0; c < chunks; ++c) {
+        const int64_t at = c * kChunk * kTileRows;
+        _tile_loadd(4, b + at, 64);
+        _tile_loadd(6, a[0] + at, kChunk);
+        _tile_dpbssd(0, 6, 4);
+        if constexpr (kTiles > 1) {
+            _tile_loadd(7, a[1] + at, kChunk);
+            _tile_dpbssd(1, 7, 4);
+        }
+        if constexpr (kTiles > 2) {
+            _tile_loadd(6, a[2] + at, kChunk);
+            _tile_dpbssd(2, 6, 4);
+        }
+        if constexpr (kTiles > 3) {
+            _tile_loadd(7, a[3] + at, kChunk);
+            _tile_dpbssd(3, 7, 4);
+        }
+    }
+    _tile_stored(0, sums, 64);
+    if (kTiles > 1) _tile_stored(1, sums + 256, 64);
+    if (kTiles > 2) _tile_stored(2, sums + 512, 64);
+    if (kTiles > 3) _tile_stored(3, sums + 768, 64);
+}
+
+// int8 with ranges of 128 columns or whole rows.
+template <int kChunk, int kTiles>
+void product_long_tiles(const Panel & w, const Tiles & x, float * out) {
+    const Layout & l = *w.layout;
+    Scales512 scales(w);
+    alignas(64) int32_t sums[kTiles * 256];
+    std::memset(out, 0, kTiles * kTileRows * kPanelRows * sizeof(float));
+    for (int64_t range = 0; range < l.k / l.range; ++range) {
+        const int8_t * a[kTiles];
+        for (int t = 0; t < kTiles; ++t) a[t] = x.at(t).q + range * l.range * kTileRows;
+        const auto * b = reinterpret_cast<const int8_t *>(w.codes) + range * l.range * kPanelRows;
+        tile_range<kChunk, kTiles>(b, l.range / kChunk, a, sums);
+        const __m512 sw = scales.next();
+        for (int t = 0; t < kTiles; ++t) {
+            const float * d = x.at(t).d + range * kTileRows;
+            for (int r = 0; r < kTileRows; ++r) {
+                float * to = out + (t * kTileRows + r) * kPanelRows;
+                __m512 acc = _mm512_loadu_ps(to);
+                add_scaled<1>(sums + t * 256 + r * 16, sw, d + r, &acc);
+                _mm512_storeu_ps(to, acc);
+            }
+        }
+    }
+}
+
+template <int kChunk>
+void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
+    const TileConfig config(kChunk);
+    for (int t = 0; t < tiles; t += 4) {
+        float * to = out + t * kTileRows * kPanelRows;
+        switch (tiles - t) {
+            case 1: product_long_tiles<kChunk, 1>(w, x.from(t), to); break;
+            case 2: product_long_tiles<kChunk, 2>(w, x.from(t), to); break;
+            case 3: product_long_tiles<kChunk, 3>(w, x.from(t), to); break;
+            default: product_long_tiles<kChunk, 4>(w, x.from(t), to);
+        }
+    }
+}
+
+void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
+    switch (w.layout->format->code_bits) {
+        case 8:
+            if (w.layout->range == 32) return product_short<8, 32>(w, x, tiles, out);
+            return activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out)
+                                                     : product_long<32>(w, x, tiles, out);
+        case 4: return product_short<4, 32>(w, x, tiles, out);
+        case 3: return product_short<3, 16>(w, x, tiles, out);
+        case 2: return product_short<2, 32>(w, x, tiles, out);
+    }
+}
+
+// Whole tiles, then the rest by whichever is cheaper. Rows of the last tile beyond `rows` are computed
+// from whatever the tile holds and dropped.
+void product(const Panel & w, const Tiles & x, int rows, float * out) {
+    const int rest = rows % kTileRows, whole = rows / kTileRows;
+    if (rest >= kFewRows) {
+        alignas(64) float padded[kMaxRows * kPanelRows];
+        product_tiles(w, x, whole + 1, padded);
+        std::memcpy(out, padded, size_t(rows) * kPanelRows * sizeof(float));
+        return;
+    }
+    if (whole) product_tiles(w, x, whole, out);
+    if (rest) kAvx512VnniKernels.product(w, x.from(whole), rest, out + whole * kTileRows * kPanelRows);
+}
+
+}  // namespace
+
+const Kernels kAmxKernels = {"amx", rotate, quantize, product, product_float, glu, weighted_sum};
+
+}  // namespace octet
