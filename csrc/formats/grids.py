@@ -29,5 +29,7 @@ out = ["#pragma once", "#include <cstdint>"]
 out += lines("kGridIq3S", quants.IQ3_S, 4)
 out += lines("kGridIq3Xxs", quants.IQ3_XXS, 4)
 out += lines("kGridIq2S", quants.IQ2_S, 2)
+out += lines("kGridIq2Xs", quants.IQ2_XS, 2)
+out += lines("kGridIq2Xxs", quants.IQ2_XXS, 2)
 with open(sys.argv[1], "w") as f:
     f.write("\n".join(out) + "\n")

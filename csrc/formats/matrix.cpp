@@ -55,7 +55,7 @@ void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_
                 uint8_t * scratch) {
     uint8_t * codes = scratch;
     auto * d = reinterpret_cast<uint16_t *>(scratch + align64(size_t(l.k)));
-    uint8_t * mult = scratch + align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2);
+    auto * mult = reinterpret_cast<int8_t *>(scratch + align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2));
     auto * panel_d = reinterpret_cast<uint16_t *>(panel + l.d_offset);
 
     std::memset(panel, 0, l.panel_bytes);
@@ -65,7 +65,8 @@ void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_
         int64_t blocks_per_span = l.span / l.format->span;
         for (int64_t s = 0; s < l.k / l.span; ++s) panel_d[s * kPanelRows + row] = d[s * blocks_per_span];
         if (l.format->has_mult) {
-            for (int64_t r = 0; r < l.k / l.range; ++r) panel[l.mult_offset + size_t(r * kPanelRows + row)] = mult[r];
+            for (int64_t r = 0; r < l.k / l.range; ++r)
+                panel[l.mult_offset + size_t(r * kPanelRows + row)] = uint8_t(mult[r]);
         }
     }
 }
@@ -91,7 +92,7 @@ Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, uint8_t * buffer
         pack_panel(l, m.data + size_t(expert * m.n + first) * m.row_bytes, m.row_bytes, rows, buffer,
                    buffer + l.panel_bytes);
     }
-    return {panel, l.format->has_mult ? panel + l.mult_offset : nullptr,
+    return {panel, l.format->has_mult ? reinterpret_cast<const int8_t *>(panel + l.mult_offset) : nullptr,
             reinterpret_cast<const uint16_t *>(panel + l.d_offset), &l};
 }
 

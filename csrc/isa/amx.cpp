@@ -205,7 +205,9 @@ void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
             return activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out)
                                                      : product_long<32>(w, x, tiles, out);
         case 4: return product_short<4, 32>(w, x, tiles, out);
-        case 3: return product_short<3, 16>(w, x, tiles, out);
+        case 3:
+            return w.layout->range == 16 ? product_short<3, 16>(w, x, tiles, out)
+                                         : product_short<3, 32>(w, x, tiles, out);
         case 2: return product_short<2, 32>(w, x, tiles, out);
     }
 }

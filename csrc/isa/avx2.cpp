@@ -54,11 +54,13 @@ inline void decode(const uint8_t * codes, __m256i table, Decoded & out) {
 
 // The scales of 8 weight rows in the range that starts at `column`.
 inline __m256 scales(const Panel & w, int64_t range, int64_t span, int half) {
-    const uint16_t * d = w.d + span * kPanelRows + 8 * half;
-    __m256 s = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(d)));
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(w.d + span * kPanelRows + 8 * half));
+    __m256 s = w.layout->format->d_type == ScaleType::bf16
+                   ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))
+                   : _mm256_cvtph_ps(bits);
     if (w.mult) {
-        const uint8_t * m = w.mult + range * kPanelRows + 8 * half;
-        __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(m)));
+        const int8_t * m = w.mult + range * kPanelRows + 8 * half;
+        __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(m)));
         __m256 unit = _mm256_set1_ps(w.layout->format->unit);
         s = _mm256_mul_ps(s, _mm256_mul_ps(_mm256_cvtepi32_ps(wide), unit));
     }
@@ -175,13 +177,15 @@ void product_long(const Panel & w, const Tile & x, int m, float * out) {
 }
 
 // How many quads fit 16 bits: each adds at most 2 * 127 * max|w|.
-//   iq3_s 15: 8 (30480)   q2_0 2: 8   iq2_s 43: 2 (21844)   iq3_xxs 62: 2 (31496)   others: 1
+//   iq3_s 15, mxfp4 12, q4_0 8, q2_0 2: 8 (30480 at most)   iq2 43, iq3_xxs 62: 2 (31496)   others: 1
 void product(const Panel & w, const Tile & x, int m, float * out) {
     std::memset(out, 0, size_t(m) * kPanelRows * sizeof(float));
     const Format & f = *w.layout->format;
     switch (f.code_bits) {
         case 8: return w.layout->range == 32 ? product_short<8, 32, 1>(w, x, m, out) : product_long(w, x, m, out);
-        case 3: return product_short<3, 16, 2>(w, x, m, out);
+        case 3:
+            return w.layout->range == 16 ? product_short<3, 16, 2>(w, x, m, out)
+                                         : product_short<3, 32, 2>(w, x, m, out);
         case 2: return product_short<2, 32, 8>(w, x, m, out);
     }
     int largest = 0;

@@ -59,17 +59,20 @@ class Scales512 {
         : d_(w.d),
           mult_(w.mult),
           unit_(_mm512_set1_ps(w.layout->format->unit)),
+          bf16_(w.layout->format->d_type == ScaleType::bf16),
           per_span_(int(w.layout->span / w.layout->range)),
           left_(per_span_) {}
 
     __m512 next() {
-        __m512 s = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(d_)));
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(d_));
+        __m512 s =
+            bf16_ ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)) : _mm512_cvtph_ps(bits);
         if (--left_ == 0) {
             left_ = per_span_;
             d_ += kPanelRows;
         }
         if (mult_) {
-            __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(mult_)));
+            __m512i m = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(mult_)));
             s = _mm512_mul_ps(s, _mm512_mul_ps(_mm512_cvtepi32_ps(m), unit_));
             mult_ += kPanelRows;
         }
@@ -78,8 +81,9 @@ class Scales512 {
 
   private:
     const uint16_t * d_;
-    const uint8_t * mult_;
+    const int8_t * mult_;
     __m512 unit_;
+    bool bf16_;
     int per_span_, left_;
 };
 

@@ -99,7 +99,9 @@ void product_rows(const Panel & w, const Tile & x, float * out) {
             return activation_chunk(*w.layout) == 64 ? product_long<64, kRows>(w, x, out)
                                                      : product_long<32, kRows>(w, x, out);
         case 4: return product_short<4, 32, kRows>(w, x, out);
-        case 3: return product_short<3, 16, kRows>(w, x, out);
+        case 3:
+            return w.layout->range == 16 ? product_short<3, 16, kRows>(w, x, out)
+                                         : product_short<3, 32, kRows>(w, x, out);
         case 2: return product_short<2, 32, kRows>(w, x, out);
     }
 }

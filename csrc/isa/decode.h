@@ -39,9 +39,11 @@ inline float half_to_float(uint16_t h) {
 }
 
 // d * mult * unit of weight row `row` in the range that starts at column `column`. Exact: d has 11
-// significant bits, mult 5, unit is a power of two.
+// significant bits, mult 6, unit is a power of two.
 inline float weight_scale(const Panel & w, int64_t column, int row) {
-    float scale = half_to_float(w.d[column / w.layout->span * kPanelRows + row]);
+    const uint16_t d = w.d[column / w.layout->span * kPanelRows + row];
+    float scale =
+        w.layout->format->d_type == ScaleType::bf16 ? __builtin_bit_cast(float, uint32_t(d) << 16) : half_to_float(d);
     if (w.mult) scale *= float(w.mult[column / w.layout->range * kPanelRows + row]) * w.layout->format->unit;
     return scale;
 }

@@ -36,12 +36,13 @@ inline void decode(const Panel & w, int64_t g, int8_t * out) {
 }
 
 inline float32x4_t scales(const Panel & w, int64_t column, int part) {
-    const uint16_t * d = w.d + column / w.layout->span * kPanelRows + 4 * part;
-    float32x4_t s = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(d)));
+    const uint16x4_t bits = vld1_u16(w.d + column / w.layout->span * kPanelRows + 4 * part);
+    float32x4_t s = w.layout->format->d_type == ScaleType::bf16 ? vreinterpretq_f32_u32(vshll_n_u16(bits, 16))
+                                                                : vcvt_f32_f16(vreinterpret_f16_u16(bits));
     if (w.mult) {
-        const uint8_t * m = w.mult + column / w.layout->range * kPanelRows + 4 * part;
-        const uint32_t mult[4] = {m[0], m[1], m[2], m[3]};
-        s = vmulq_f32(s, vmulq_n_f32(vcvtq_f32_u32(vld1q_u32(mult)), w.layout->format->unit));
+        const int8_t * m = w.mult + column / w.layout->range * kPanelRows + 4 * part;
+        const int32_t mult[4] = {m[0], m[1], m[2], m[3]};
+        s = vmulq_f32(s, vmulq_n_f32(vcvtq_f32_s32(vld1q_s32(mult)), w.layout->format->unit));
     }
     return s;
 }

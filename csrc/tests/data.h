@@ -46,7 +46,9 @@ inline const std::vector<Case> & cases() {
         {"q8_0", 0, {32, 64, 96, 640, 768}},  // activations in chunks of 32 and of 64
         {"iq4_nl", 32, {32, 96, 640, 768}},   {"q2_0", 32, {64, 192, 640, 768}},
         {"iq3_s", 32, {256, 512, 768}},       {"iq3_xxs", 32, {256, 512, 768}},
-        {"iq2_s", 32, {256, 512, 768}},
+        {"iq2_s", 32, {256, 512, 768}},       {"iq2_xs", 32, {256, 768}},
+        {"iq2_xxs", 32, {256, 768}},          {"iq4_xs", 32, {256, 768}},
+        {"q4_0", 32, {32, 96, 640}},          {"mxfp4", 32, {32, 96, 640}},
     };
     return all;
 }
@@ -82,8 +84,13 @@ inline void fill_weights(const Layout & l, WeightKind kind, Random & random, uin
     }
     uint16_t d = 0;
     for (int64_t b = 0; b < l.k / f.block_weights; ++b) {
+        uint8_t * block = row + size_t(b) * size_t(f.block_bytes);
+        if (f.d_type == ScaleType::bf16) {  // mxfp4: a byte of exponent
+            *block = uint8_t(kind == WeightKind::subnormal ? random.below(3) : 110 + random.below(20));
+            continue;
+        }
         if (b * f.block_weights % l.span == 0) d = random_half(random, kind);
-        std::memcpy(row + size_t(b) * size_t(f.block_bytes), &d, 2);
+        std::memcpy(block, &d, 2);
     }
 }
 

@@ -9,24 +9,27 @@
 
 namespace octet {
 
+enum class ScaleType : uint8_t { fp16, bf16 };
+
 // One format. A weight is
 //     value(code) * d * mult * unit
-// where value(code) is table[code], or the code as int8 when code_bits is 8; d is the fp16 of its
-// span; mult is the small integer of its range (1 if the format has none).
+// where value(code) is table[code], or the code as int8 when code_bits is 8; d is the 16-bit float of
+// its span; mult is the small integer of its range (1 if the format has none).
 struct Format {
     const char * name;  // GGUF's own name of the type: "q8_0", "iq3_s", ...
     int block_weights;  // weights in a block of the file
     int block_bytes;    // bytes of that block
     int code_bits;      // 8, 4, 3 or 2
-    int span;           // weights that share an fp16 d
+    int span;           // weights that share a d
     int range;          // weights that share d * mult: one integer dot product, 16 or 32
     bool has_mult;
+    ScaleType d_type;
     float unit;        // a power of two, so that the product d * mult * unit is exact in f32
     int8_t table[16];  // unused when code_bits is 8
 
     // Rebuilds k weights (a multiple of block_weights) of one row.
-    // codes[k]; d[k / span] as fp16 bits; mult[k / range], untouched if the format has none.
-    void (*unpack)(const uint8_t * blocks, int64_t k, uint8_t * codes, uint16_t * d, uint8_t * mult);
+    // codes[k]; d[k / span] as bits of d_type; mult[k / range], untouched if the format has none.
+    void (*unpack)(const uint8_t * blocks, int64_t k, uint8_t * codes, uint16_t * d, int8_t * mult);
 };
 
 // nullptr if the name is of no format known here.

@@ -73,7 +73,7 @@ inline size_t packed_bytes(const Matrix & m) {
 // What a kernel sees of a panel.
 struct Panel {
     const uint8_t * codes;
-    const uint8_t * mult;  // nullptr if the format has none
+    const int8_t * mult;  // nullptr if the format has none
     const uint16_t * d;
     const Layout * layout;
 };
