@@ -207,30 +207,57 @@ def random_moe(
 
 def make_f16(source, target) -> Path:
     """Write `source` with every quantized tensor decoded to F16 (a control on stock kernels)."""
-    from llama_octet.gguf_tools import ggml, writer
+    return _decoded(source, target, "f16", lambda tensor: tensor.type.quantized)
+
+
+def make_float_experts(source, target) -> Path:
+    """Write `source` with its experts decoded to F32, exactly the numbers its integers stand for.
+
+    On stock that is the same model with float activations in the experts. Rotated int8 experts are
+    rotated back, and nothing is left of the converter's own metadata: no other tensor may be its.
+    """
+    return _decoded(source, target, "f32", lambda tensor: tensor.name.endswith("_exps.weight"))
+
+
+def _decoded(source, target, kind: str, wanted) -> Path:
+    from llama_octet.gguf_tools import ggml, metadata, rotation, writer
     from llama_octet.gguf_tools.reader import Model
 
-    f16 = ggml.type_by_name("f16")
+    to = ggml.type_by_name(kind)
     with Model(source) as model, open(target, "wb") as out:
+        octet = metadata.read(model) or metadata.Octet(model.text("general.architecture"))
+        changed = {
+            "general.file_type": writer.u32("general.file_type", 1),
+            "general.architecture": writer.string("general.architecture", octet.base_architecture),
+        }
         entries = [
-            writer.u32(key, 1) if key == "general.file_type" else writer.copied(model, value)
+            changed.get(key) or writer.copied(model, value)
             for key, value in model.values.items()
-            if key != "general.alignment"
+            if key != "general.alignment" and not key.startswith("octet.")
         ]
         tensors = list(model.tensors.values())
-        kinds = [f16 if t.type.quantized else t.type for t in tensors]
+        kinds = [to if wanted(t) else t.type for t in tensors]
+        assert all(wanted(model.tensors[name]) for name in octet.tensors)
         sizes = [k.row_bytes(t.columns) * t.rows for t, k in zip(tensors, kinds, strict=True)]
         infos = [(t.name, t.shape, k.id, n) for t, k, n in zip(tensors, kinds, sizes, strict=True)]
         out.write(writer.header(entries, infos))
         for tensor, kind, size in zip(tensors, kinds, sizes, strict=True):
+            block = octet.tensors.get(tensor.name, (0, 0))[0]
+            signs = rotation.signs(tensor.columns, octet.seed)
             step = max(1, (1 << 22) // tensor.columns)
             for row in range(0, tensor.rows, step):
                 rows = min(step, tensor.rows - row)
-                same = kind is tensor.type
+                if kind is tensor.type and not block:
+                    out.write(tensor.read(row, rows))
+                    continue
+                floats = tensor.floats(row, rows)
+                if block:
+                    # Back again: H is its own inverse, and rotate() applies D before it, which
+                    # has to come off here and go on after it.
+                    floats = rotation.rotate(floats * signs, block, octet.seed) * signs
+                floats = floats.astype(np.float32)
                 out.write(
-                    tensor.read(row, rows)
-                    if same
-                    else ggml.quantize(f16, tensor.floats(row, rows), None)
+                    floats.tobytes() if kind.name == "f32" else ggml.quantize(kind, floats, None)
                 )
             out.write(bytes(writer.padding(size)))
     return Path(target)

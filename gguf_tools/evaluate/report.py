@@ -26,7 +26,9 @@ def _columns(result: dict) -> list[tuple]:
             ("ppl ×", "perplexity over the control's", lambda c: f"{c['ppl_ratio']:.5f}")
         )
     if some[0]["first_token_kl"] is not None:
-        columns.append(("first KL", "mean KL at the first token", lambda c: _kl(c["first_token_kl"])))
+        columns.append(
+            ("first KL", "mean KL at the first token", lambda c: _kl(c["first_token_kl"]))
+        )
     if some[0]["mmlu"]:
         columns += [
             ("acc %", "questions answered rightly", lambda c: f"{c['mmlu']['accuracy']:.1%}"),
@@ -157,7 +159,9 @@ def _plot(candidates: list[dict]) -> str:
         colour = _COLOURS[number % len(_COLOURS)]
         values = candidate["quantiles"]
         points = " ".join(place(i / (len(values) - 1), v) for i, v in enumerate(values))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        )
         y = height + 52 + 18 * number
         parts.append(f'<path d="M{left} {y - 4}h20" stroke="{colour}" stroke-width="3"/>')
         parts.append(f'<text x="{left + 28}" y="{y}">{html.escape(candidate["file"])}</text>')

@@ -30,10 +30,13 @@ class Server:
     def __init__(self, replies):
         """`replies`: the binary stream to write to."""
         self.replies = replies
+        self.llm = None
 
     def open(self, request: dict) -> None:
         """Load the model."""
         start = time.perf_counter()
+        if self.llm:
+            self.llm.close()
         self.llm, self.status = open_model(
             request["open"],
             request["stock"],

@@ -77,12 +77,12 @@ class Run:
             stderr=self.said,
             env={**os.environ, **spec.environment},
         )
+        self.threads, self.ctx = threads, 0
         try:
-            opened = self._ask(open=spec.path, stock=spec.stock, ctx=ctx, threads=threads)
+            self.open(ctx)
         except BaseException:
             self._end()
             raise
-        self.vocab, self.bos, self.load_s = opened["vocab"], opened["bos"], opened["load_s"]
 
     def __enter__(self):
         """The run itself."""
@@ -91,6 +91,14 @@ class Run:
     def __exit__(self, *_):
         """End the process."""
         self._end()
+
+    def open(self, ctx: int) -> None:
+        """Load the model with room for `ctx` tokens, again if it has another size now."""
+        if ctx != self.ctx:
+            spec = self.spec
+            told = self._ask(open=spec.path, stock=spec.stock, ctx=ctx, threads=self.threads)
+            self.vocab, self.bos, self.load_s = told["vocab"], told["bos"], told["load_s"]
+            self.ctx = ctx
 
     def tokenize(self, text: str, bos: bool = False, special: bool = False) -> list[int]:
         """Tokens of a text."""

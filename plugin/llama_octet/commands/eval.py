@@ -73,14 +73,15 @@ def run(args: argparse.Namespace) -> dict:
             raise UsageError(
                 f"{spec.text}: is rotated int8, which stock llama.cpp would misread: add @plugin"
             )
+    _check_inputs(args)
     if args.report:
         report.prepare(args.report)
-    plan = _plan(control, args)
     results = []
     with tempfile.TemporaryFile(prefix="octet-eval-") as reference:
-        _check_space(plan)
-        with Run(control, plan.ctx, args.threads) as child:
-            _check_vocabulary(child, plan)
+        with Run(control, 256, args.threads) as child:
+            plan = _plan(child, args)
+            _check_space(plan)
+            child.open(plan.ctx)
             given = _reference(child, plan, reference)
         for number, spec in enumerate(specs):
             results.append(_candidate(spec, plan, reference, given, args.threads))
@@ -105,6 +106,17 @@ def run(args: argparse.Namespace) -> dict:
     for one in results:
         del one["quantiles"]
     return result
+
+
+def _check_inputs(args) -> None:
+    """What is wrong with a file should be said before any model is loaded."""
+    for path, read in (
+        (args.text, inputs.read_text),
+        (args.prompts, inputs.read_prompts),
+        (args.mmlu, inputs.read_questions),
+    ):
+        if path:
+            read(path)
 
 
 # ---- what to compare on ----
@@ -132,28 +144,27 @@ class _Plan:
         return -(-max(longest, PROBE_PROMPT + PROBE_TOKENS) // 256) * 256
 
 
-def _plan(control: Spec, args) -> _Plan:
-    text = inputs.read_text(args.text) if args.text else None
-    prompts = inputs.read_prompts(args.prompts) if args.prompts else []
-    questions = inputs.read_questions(args.mmlu) if args.mmlu else []
-    # A token is at least a byte; prompts are continued here, the rest is only split into tokens.
-    ctx = max([256, *(len(p.encode()) + args.length + 8 for p in prompts)])
-    with Run(control, ctx, args.threads) as child:
-        plan = _Plan(child.vocab, child.bos)
-        if text is not None:
-            # Far more than what is needed; splitting all of a long text takes a while.
-            text = text[: args.positions * 64 * args.chunk // (args.chunk - args.skip - 1)]
-            tokens = child.tokenize(text)
-            plan.items += inputs.chunks(tokens, plan.bos, args.chunk, args.skip, args.positions)
-            if not plan.items:
-                raise UsageError(f"{args.text}: too short to compare on")
-        for prompt in _progress(prompts, "continuing the prompts"):
-            tokens = child.tokenize(prompt, bos=True, special=True)
-            if not tokens:
-                raise UsageError(f"{args.prompts}: a prompt has no tokens for this model")
-            plan.items.append(inputs.continued(tokens, child.greedy(tokens, args.length)))
-        for number, question in enumerate(questions, 1):
-            plan.items.append(_question(child, question, f"{args.mmlu}: sample {number}"))
+def _plan(child: Run, args) -> _Plan:
+    plan = _Plan(child.vocab, child.bos)
+    if args.text:
+        # Far more than what is needed; splitting all of a long text takes a while.
+        needed = args.positions * args.chunk // (args.chunk - args.skip) + args.chunk
+        tokens = child.tokenize(inputs.read_text(args.text)[: 64 * needed])
+        plan.items += inputs.chunks(tokens, plan.bos, args.chunk, args.skip, args.positions)
+        if not plan.items:
+            raise UsageError(f"{args.text}: too short to compare on")
+    if args.prompts:
+        prompts = [
+            child.tokenize(text, bos=True, special=True)
+            for text in inputs.read_prompts(args.prompts)
+        ]
+        if not all(prompts):
+            raise UsageError(f"{args.prompts}: a prompt has no tokens for this model")
+        child.open(max(map(len, prompts)) + args.length)
+        for prompt in _progress(prompts, "the control's continuations"):
+            plan.items.append(inputs.continued(prompt, child.greedy(prompt, args.length)))
+    for number, question in enumerate(inputs.read_questions(args.mmlu) if args.mmlu else [], 1):
+        plan.items.append(_question(child, question, f"{args.mmlu}: sample {number}"))
     return plan
 
 

@@ -1,0 +1,150 @@
+"""`octet eval` on small random models: what is measured, and what is refused."""
+
+import json
+import math
+import os
+
+import models
+import pytest
+from octet_helpers import complaint
+
+TEXT = "The river begins on a hill, and the water that falls there finds the lowest way. " * 8
+QUESTIONS = [
+    # " A" and " B" would begin with the same byte, and bytes are all these models know.
+    {"prompt": f"{n} + 1 is\n(A) {n}\n(B) {n + 1}\n", "options": ["A", "B"], "input_label": 1}
+    for n in range(4)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("eval")
+
+
+@pytest.fixture(scope="module")
+def control(folder):
+    return models.random_dense(folder / "dense.gguf", layers=1)
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    path = folder / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def questions(folder):
+    path = folder / "questions.json"
+    path.write_text(json.dumps({"samples": QUESTIONS}))
+    return path
+
+
+def test_everything_at_once(octet_json, convert, control, text, questions, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Once upon a time\nThe sun rises\n")
+    rotated, plain = convert(control), convert(control, "--rotate", "0")
+    result = octet_json(
+        *("eval", control, rotated, f"{plain}@stock", f"{rotated}@OCTET_W8A8=0"),
+        *("--text", text, "--positions", 100, "--chunk", 40),
+        *("--mmlu", questions, "--prompts", prompts, "--continue", 8),
+        *("--report", tmp_path / "report"),
+    )
+    itself, ours, stock, floats = result["candidates"]
+    assert result["control"] == itself["file"] == str(control)
+    assert ours["file"] == str(rotated)
+
+    zero = dict.fromkeys(("mean", "median", "p95", "p99", "max"), 0)
+    assert itself["kl"] == zero
+    assert (itself["top1"], itself["ppl_ratio"], itself["first_token_kl"]) == (1, 1, 0)
+    assert itself["mmlu"]["answer_changes"] == itself["mmlu"]["kl_mean"] == 0
+    assert (itself["runtime"], itself["kernels"]) == ("stock", {})
+
+    assert ours["kernels"]
+    assert ours["runtime"] == floats["runtime"] == "plugin"
+    assert stock["runtime"] == "stock"
+    for one in result["candidates"]:
+        assert one["positions"] == 100 + 2 * 8
+        assert one["prompt_tps"] > 0 and one["gen_tps"] > 0 and one["wall_s"] > 0
+        assert one["peak_rss_mib"] > 20
+        assert one["mmlu"]["n"] == 4
+        assert 0 <= one["mmlu"]["accuracy"] <= 1
+    for one in (ours, stock, floats):
+        kl = one["kl"]
+        assert 0 < kl["median"] <= kl["p95"] <= kl["p99"] <= kl["max"] < 1
+        assert 0.5 < one["top1"] <= 1
+        assert one["ppl_ratio"] == pytest.approx(1, abs=0.1)
+        assert 0 < one["first_token_kl"] <= kl["max"]
+    # Only the weights were rounded here, there the activations too.
+    assert floats["kl"]["mean"] < ours["kl"]["mean"]
+
+    page = (tmp_path / "report" / "eval.html").read_text()
+    assert "<svg" in page and str(rotated) in page and "http" not in page
+    kept = json.loads((tmp_path / "report" / "eval.json").read_text())
+    assert kept["candidates"][1]["kl"] == ours["kl"]
+    assert len(kept["candidates"][1]["quantiles"]) == 201
+
+
+def test_experts_against_their_own_integers(octet_json, convert, folder, text, tmp_path):
+    source = models.random_moe(folder / "moe.gguf", layers=1)
+    codebook = convert(source, "--int8", "none", "--experts", "iq3_s:iq4_nl")
+    floats = models.make_float_experts(codebook, tmp_path / "floats.gguf")
+    rotated = convert(source, "--int8", "*_exps*")
+    exact = models.make_float_experts(rotated, tmp_path / "exact.gguf")
+    for control, candidates in (
+        (floats, [f"{codebook}@OCTET_MOE=1", f"{codebook}@stock"]),
+        (exact, [rotated, f"{rotated}@OCTET_W8A8=0"]),
+    ):
+        result = octet_json("eval", control, *candidates, "--text", text, "--positions", 60)
+        _, ours, other = result["candidates"]
+        assert ours["kernels"]
+        assert ours["kl"]["mean"] < 0.01
+        assert other["kl"]["mean"] < 0.01
+    # The float products of the same integers are the same but for the order of additions.
+    assert other["kl"]["mean"] < 1e-6
+
+
+def test_a_table_for_people(octet, control, questions):
+    done = octet("eval", control, "--mmlu", questions)
+    assert done.returncode == 0, done.stderr
+    head, row, note = done.stdout.splitlines()
+    assert head.split()[:3] == ["model", "KL", "mean"]
+    assert row.split()[:3] == [str(control), "0", "0"]
+    assert note.startswith("4 positions; ") and "4 questions" in note
+
+
+def test_refusals(octet, convert, control, text, folder, tmp_path):
+    rotated = convert(control)
+    other = models.random_dense(folder / "other.gguf", layers=1, vocab=320)
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"samples": 1}')
+    for code, said, arguments in (
+        (2, "nothing to compare on", [control]),
+        (2, "@nonsense is none of", [f"{control}@stock@nonsense", "--text", text]),
+        (2, "OCTET_MOE takes auto, 0, 1", [control, f"{rotated}@OCTET_MOE=7", "--text", text]),
+        (2, "does not know OCTET_MOE", [f"{control}@OCTET_MOE=1", "--text", text]),
+        (2, "add @plugin", [rotated, "--text", text]),
+        (2, "at least two more", [control, "--text", text, "--chunk", 9, "--skip", 8]),
+        (2, "too short", [control, "--text", text, "--chunk", 1000, "--skip", 900]),
+        (2, "samples", [control, "--mmlu", bad]),
+        (1, "missing.gguf", [control, folder / "missing.gguf", "--text", text]),
+        (1, "another vocabulary", [control, f"{other}@stock", "--text", text, "--positions", 9]),
+    ):
+        done = octet("eval", *arguments)
+        assert said in complaint(done), arguments
+        assert done.returncode == code, done.stderr
+
+
+def test_a_child_that_fails_says_why(octet, control, text):
+    # An instruction set of another machine: the plugin refuses to load.
+    done = octet("eval", control, f"{control}@OCTET_ISA=neon", "--text", text, "--positions", 9)
+    assert done.returncode == 1
+    assert "OCTET_ISA" in complaint(done)
+
+
+def test_file_names_with_an_at_sign(octet_json, control, text, tmp_path):
+    odd = tmp_path / "a@stock.gguf"
+    os.link(control, odd)
+    result = octet_json("eval", control, f"{odd}@stock", "--text", text, "--positions", 9)
+    assert result["candidates"][1]["kl"]["max"] == 0
+    assert not math.isnan(result["candidates"][1]["top1"])
