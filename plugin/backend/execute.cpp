@@ -137,7 +137,16 @@ bool run_sum(Engine & e, const Tensor * op) {
     return true;
 }
 
+// A weight that turned out unusable fails the computation: nothing plausible must come of it.
+bool usable(const Tensor * op) {
+    const Stored * s = stored(op->src[0]);
+    if (!s || s->fault.empty()) return true;
+    std::fprintf(stderr, "octet: %s: %s\n", s->name.c_str(), s->fault.c_str());
+    return false;
+}
+
 bool run_node(Engine & e, const Tensor * op) {
+    if (!usable(op)) return false;
     switch (op->op) {
         case OP_MUL_MAT: return run_mul_mat(e, op);
         case OP_MUL_MAT_ID: return run_mul_mat_id(e, op);

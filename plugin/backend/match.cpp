@@ -181,6 +181,9 @@ bool supports(const Tensor * op) {
 bool match_chain(const Graph & g, int first, MatchedChain * c) {
     Nodes nodes(g, first);
     if (!match_gate_up(g, nodes, c) || !match_down(g, nodes, c) || !match_sum(g, nodes, c)) return false;
+    for (const Stored * w : {c->gate_weight, c->up_weight, c->down_weight}) {
+        if (!w->fault.empty()) return false;  // alone, the product will say so
+    }
     c->nodes = nodes.position() - first;
     return true;
 }

@@ -1,5 +1,7 @@
 #include "weights.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -112,14 +114,27 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
     on_threads(pack_threads(), work);
 }
 
-// A weight whose blocks contradict the file's metadata must not give plausible numbers: NaN everywhere.
-void poison(const Stored & s, uint8_t * panels) { std::memset(panels, 0xff, packed_bytes(s.weight.matrix)); }
-
 void report(const Stored & s, const char * text) {
     std::fprintf(stderr, "octet: %s (%s, %lld x %lld x %lld): %s\n", s.name.c_str(), s.type.c_str(),
                  static_cast<long long>(s.ne[0]), static_cast<long long>(s.ne[1]), static_cast<long long>(s.ne[2]),
                  text);
 }
+
+// Whether all rows in place share their scales as the layout says.
+bool scales_shared(const Matrix & m) {
+    std::atomic<bool> shared{true};
+    auto work = [&](const Thread & thread) {
+        int64_t first, last;
+        thread.share(m.n * m.n_experts, &first, &last);
+        for (int64_t i = first; i < last; ++i) {
+            if (!shares_scale(m.layout, m.data + size_t(i) * m.row_bytes)) shared = false;
+        }
+    };
+    on_threads(pack_threads(), work);
+    return shared;
+}
+
+constexpr const char * kScalesDiffer = "its blocks do not share their scale as the file says: convert the model again";
 
 // ---- buffer interface
 
@@ -145,6 +160,7 @@ int init_tensor(Buffer * b, Tensor * t) {
     w.float_products = s->decision.path == Path::floating;
     s->layout = w.matrix.packed ? "packed" : "native";
     s->bytes = w.matrix.packed ? packed_bytes(w.matrix) : 0;
+    if (!w.matrix.packed && s->decision.scale_group != 32 && !scales_shared(w.matrix)) s->fault = kScalesDiffer;
     t->extra = s.get();
     status().add(s.get());
     context(b)->weights.push_back(std::move(s));
@@ -158,16 +174,12 @@ void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t s
         return;
     }
     if (offset != 0 || size != ggml_nbytes(t)) {
-        report(*s, "set in parts, which packed weights cannot be; it will give NaN");
-        poison(*s, static_cast<uint8_t *>(t->data));
+        s->fault = "set in parts, which packed weights cannot be";
         return;
     }
     PackResult result;
     pack(*s, data, static_cast<uint8_t *>(t->data), result);
-    if (result.scales_differ) {
-        report(*s, "its blocks do not share their scale as the file says; it will give NaN: convert the model again");
-        poison(*s, static_cast<uint8_t *>(t->data));
-    }
+    if (result.scales_differ) s->fault = kScalesDiffer;
     if (result.not_finite) report(*s, "has values that are not finite; their rows will give NaN");
     release_mapped_pages(data, size);
     if (settings().verbose) report(*s, (s->layout + ", " + s->decision.reason).c_str());
@@ -182,9 +194,9 @@ void get_tensor(Buffer *, const Tensor * t, void * data, size_t offset, size_t s
         std::memcpy(data, static_cast<const uint8_t *>(t->data) + offset, size);
         return;
     }
-    // Only asked for a weight that is used in a way it was not offered for.
+    // Only asked for a weight that is used in a way it was not offered for. NaN, not something plausible.
     report(*static_cast<Stored *>(t->extra),
-           "read back as the file's blocks, which are not kept; it will give NaN. Name it in OCTET_EXCLUDE");
+           "read back as the file's blocks, which are not kept: name it in OCTET_EXCLUDE");
     std::memset(data, 0xff, size);
 }
 
@@ -202,8 +214,12 @@ const char * get_name(BufferType *) { return "OCTET"; }
 
 Buffer * alloc_buffer(BufferType * type, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
-    w->memory = w->base =
-        static_cast<uint8_t *>(std::aligned_alloc(kAlignment, (size + kAlignment) / kAlignment * kAlignment));
+    // Huge pages: products stream through gigabytes, and a 4 KiB page ends every hardware prefetch.
+    constexpr size_t kHugePage = size_t(2) << 20;
+    const size_t alignment = size >= 2 * kHugePage ? kHugePage : kAlignment;
+    size_t bytes = (size + alignment) / alignment * alignment;
+    w->memory = w->base = static_cast<uint8_t *>(std::aligned_alloc(alignment, bytes));
+    if (w->memory && alignment == kHugePage) madvise(w->memory, bytes, MADV_HUGEPAGE);
     if (!w->memory) {
         std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n",
                      size >> 20);

@@ -21,6 +21,7 @@ struct Stored {
     std::shared_ptr<const std::vector<float>> signs;
     std::string layout;  // "packed", "native" or "raw"
     size_t bytes = 0;    // in memory of ours
+    std::string fault;   // why it must not be used; "" if it may
     std::atomic<uint64_t> calls{0};
 };
 
