@@ -18,7 +18,7 @@ from llama_octet.gguf_tools import rotation
 from octet_helpers import clean_environment, complaint
 
 SMALL = ("--shape", "512x256", "--experts", 8, "--used", 3, "--repeat", 2)
-QUICK = ("--threads", 2, *SMALL, "--tokens", "1,5")
+QUICK = ("--threads", 1, *SMALL, "--tokens", "1,5")
 
 
 def last_line(done):
@@ -53,12 +53,18 @@ def check_rows(result, tokens):
 def test_experts(octet_json):
     result = octet_json("bench", *QUICK, "--gate-up", "iq3_s", "--down", "iq4_nl")
     assert (result["gate_up"], result["down"]) == ("iq3_s", "iq4_nl")
-    assert (result["shape"], result["threads"]) == ("512x256", 2)
+    assert (result["shape"], result["threads"]) == ("512x256", 1)
     check_rows(result, [1, 5])
     assert [row["rows_per_expert"] for row in result["rows"]] == [3 / 8, 15 / 8]
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512vnni", "neon"])
+def test_two_threads(octet_json):
+    result = octet_json("bench", *SMALL, "--threads", 2, "--tokens", "1,40")
+    assert result["threads"] == 2
+    check_rows(result, [1, 40])
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm"])
 def test_instruction_set(octet_json, isas, isa):
     if isa not in isas:
         pytest.skip(f"no {isa} here")
@@ -96,6 +102,10 @@ def test_shapes_of_the_layer(octet_json, glu, merged):
 
 def test_routings_take_turns(octet_json):
     check_rows(octet_json("bench", *QUICK, "--routings", 3), [1, 5])
+
+
+def test_time_of_the_thread(octet_json):
+    check_rows(octet_json("bench", *SMALL, "--threads", 1, "--tokens", 2, "--cpu-time"), [2])
 
 
 def test_native(octet_json):
@@ -152,6 +162,7 @@ def test_text(octet):
         ["--dense", "64x64", "--experts", "4"],
         ["--dense", "64x64", "--merged"],
         ["--type", "q8_0"],
+        ["--cpu-time", "--threads", "2"],
         ["--against", "model.gguf"],
         ["model.gguf", "--shape", "512x256"],
         ["model.gguf", "--tokens", "1"],

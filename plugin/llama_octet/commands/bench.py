@@ -5,6 +5,7 @@ import math
 import os
 import re
 import sys
+import time
 
 from .. import switches
 from ..errors import UsageError
@@ -86,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         help=f"time per batch size ({SECONDS}), at least 5 pairs",
     )
+    add(
+        "--cpu-time",
+        action="store_true",
+        default=None,
+        help="with --threads 1, for busy machines: the thread's own time, not the clock's",
+    )
     add("--against", metavar="FILE", help="with MODEL: what stock runs (the same file)")
 
 
@@ -111,7 +118,8 @@ def run(args: argparse.Namespace) -> dict:
     from ..bench import synthetic
     from ..bench.timing import Budget
 
-    budget = Budget(args.seconds or SECONDS, args.repeat)
+    clock = time.thread_time_ns if args.cpu_time else time.perf_counter_ns
+    budget = Budget(args.seconds or SECONDS, args.repeat, clock)
     found = synthetic.run(layer, args.tokens, args.threads, budget, args.routings, _say)
     return {"isa": found.pop("isa"), "threads": found.pop("threads"), **facts, **found}
 
@@ -158,7 +166,9 @@ def _check(args) -> None:
     of_experts = [n for n in SYNTHETIC if n != "tokens" and getattr(args, n) is not None]
     if args.model is not None:
         wrong = [
-            n for n in (*SYNTHETIC, "dense", "type", "seconds") if getattr(args, n) is not None
+            n
+            for n in (*SYNTHETIC, "dense", "type", "seconds", "cpu_time")
+            if getattr(args, n) is not None
         ]
         if wrong:
             raise UsageError(f"{_option(wrong[0])} does not go with MODEL")
@@ -168,6 +178,8 @@ def _check(args) -> None:
         raise UsageError(f"{_option(of_experts[0])} does not go with --dense")
     elif args.type is not None and not args.dense:
         raise UsageError("--type goes with --dense; experts have --gate-up and --down")
+    if args.cpu_time and args.threads != 1:
+        raise UsageError("--cpu-time is the time of one thread: give --threads 1")
     if args.repeat is not None and args.seconds is not None:
         raise UsageError("give either --repeat or --seconds")
 
