@@ -210,7 +210,8 @@ void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
 // Both multiplies: x has x_rows rows; sorted position i reads row source[i] and writes row slot[i] of
 // out. If the rows are already in that order, the tiles they are prepared in serve as they are.
 void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows, const Groups & g,
-                     const int32_t * source, float * out, int64_t out_stride, Workspace & space, int n_threads) {
+                     const int32_t * source, bool prepared, float * out, int64_t out_stride, Workspace & space,
+                     int n_threads) {
     const Layout & l = w.matrix.layout;
     const bool in_order = source == g.slot;
     Input input(kernels, w);
@@ -221,12 +222,14 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
     Counter counter;
 
     auto work = [&](const Thread & thread) {
-        int64_t first, last;
-        thread.share(x_rows, &first, &last);
-        for (int64_t i = first; i < last; ++i) {
-            input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
+        if (!prepared) {
+            int64_t first, last;
+            thread.share(x_rows, &first, &last);
+            for (int64_t i = first; i < last; ++i) {
+                input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
+            }
+            thread.barrier();
         }
-        thread.barrier();
         if (!in_order && !w.float_products) {
             for_my_tiles(g, thread, [&](int64_t t, int64_t at, int m) {
                 for (int r = 0; r < m; ++r) {
@@ -253,9 +256,9 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
 }  // namespace
 
 void multiply(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t rows, float * out,
-              int64_t out_stride, Workspace & space, int n_threads) {
+              int64_t out_stride, Workspace & space, int n_threads, bool prepared) {
     Groups groups = single_group(rows, space.groups);
-    multiply_groups(kernels, w, x, rows, groups, groups.slot, out, out_stride, space, n_threads);
+    multiply_groups(kernels, w, x, rows, groups, groups.slot, prepared, out, out_stride, space, n_threads);
 }
 
 bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows_per_token,
@@ -267,7 +270,8 @@ bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn 
         int64_t token = groups.slot[i] / r.n_used, used = groups.slot[i] % r.n_used;
         source[i] = int32_t(token * x_rows_per_token + used % x_rows_per_token);
     }
-    multiply_groups(kernels, w, x, r.n_tokens * x_rows_per_token, groups, source, out, out_stride, space, n_threads);
+    multiply_groups(kernels, w, x, r.n_tokens * x_rows_per_token, groups, source, false, out, out_stride, space,
+                    n_threads);
     return true;
 }
 

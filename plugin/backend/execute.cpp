@@ -36,12 +36,19 @@ bool run_mul_mat(Engine & e, const Tensor * op) {
     Stored & s = *stored(op->src[0]);
     const Tensor * x = op->src[1];
     const Weight w = weight_for(s, op);
+    const bool one = x->ne[2] * x->ne[3] == 1;
+    const bool again = one && e.prepared == x && same_activations(e.prepared_for, w);
+    e.prepared = nullptr;
     for (int64_t i3 = 0; i3 < x->ne[3]; ++i3) {
         for (int64_t i2 = 0; i2 < x->ne[2]; ++i2) {
             RowsIn rows{bytes_of(x) + i2 * int64_t(x->nb[2]) + i3 * int64_t(x->nb[3]), int64_t(x->nb[1])};
             float * out = floats_of(op) + i2 * floats_between(op, 2) + i3 * floats_between(op, 3);
-            multiply(*e.kernels, w, rows, x->ne[1], out, floats_between(op, 1), e.space, e.n_threads);
+            multiply(*e.kernels, w, rows, x->ne[1], out, floats_between(op, 1), e.space, e.n_threads, again);
         }
+    }
+    if (one) {
+        e.prepared = x;
+        e.prepared_for = w;
     }
     ++s.calls;
     status().count("dense " + kind(s), x->ne[1] * x->ne[2] * x->ne[3]);
@@ -70,6 +77,7 @@ bool run_mul_mat_id(Engine & e, const Tensor * op) {
 }
 
 bool run_matched_chain(Engine & e, const MatchedChain & m) {
+    e.prepared = nullptr;
     const Tensor *x = m.gate->src[1], *w = m.weighted->src[1];
     Chain c{};
     c.gate = &m.gate_weight->weight;
@@ -147,6 +155,7 @@ bool usable(const Tensor * op) {
 
 bool run_node(Engine & e, const Tensor * op) {
     if (!usable(op)) return false;
+    if (op->op != OP_MUL_MAT) e.prepared = nullptr;
     switch (op->op) {
         case OP_MUL_MAT: return run_mul_mat(e, op);
         case OP_MUL_MAT_ID: return run_mul_mat_id(e, op);
@@ -160,6 +169,7 @@ bool run_node(Engine & e, const Tensor * op) {
 }  // namespace
 
 int compute(Engine & e, const Graph & graph) {
+    e.prepared = nullptr;
     try {
         for (int i = 0; i < graph.n_nodes;) {
             const Tensor * node = graph.nodes[i];

@@ -39,9 +39,11 @@ struct RowsIn {
     const float * row(int64_t i) const { return reinterpret_cast<const float *>(data + i * stride); }
 };
 
-// out[i][0..n) = W x[i] for i < rows, out rows out_stride floats apart.
+// out[i][0..n) = W x[i] for i < rows, out rows out_stride floats apart. `prepared` says that the last call
+// with this workspace was a multiply of the same x by a weight with same_activations(): its rotated and
+// quantized rows are used again.
 void multiply(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t rows, float * out,
-              int64_t out_stride, Workspace & space, int n_threads);
+              int64_t out_stride, Workspace & space, int n_threads, bool prepared = false);
 
 // Which expert each of n_used slots of each of n_tokens tokens goes to; strides in bytes.
 struct Routing {
