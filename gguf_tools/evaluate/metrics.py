@@ -5,6 +5,7 @@ give exactly 0.
 """
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,27 +47,39 @@ def joined(parts: list[Comparison]) -> Comparison:
     return Comparison(*(np.concatenate([getattr(p, n) for p in parts] or [[]]) for n in names))
 
 
+_kept = threading.local()
+
+
 def _row(control: np.ndarray, candidate: np.ndarray, target: int):
-    p, q = _shifted(control), _shifted(candidate)
-    weight = np.exp(p)
-    total, other = weight.sum(), np.exp(q).sum()
-    log_p, log_q = np.log(total), np.log(other)
-    with np.errstate(invalid="ignore"):
-        # Where the control sees no chance at all (−∞ or below 1e-323) nothing can diverge.
-        difference = np.where(weight > 0, p - q, 0.0)
-    kl = float(np.dot(weight, difference) / total - (log_p - log_q))
+    size = len(control)
+    if getattr(_kept, "size", 0) != size:
+        # New memory for every row would cost more than the arithmetic.
+        _kept.size, _kept.buffers = size, [np.empty(size) for _ in range(3)]
+    p, q, weight = _kept.buffers
+    top_p, top_q = _shift(control, p), _shift(candidate, q)
+    # Other first: its exponentials are only needed for their sum.
+    log_q = np.log(np.exp(q, out=weight).sum())
+    total = np.exp(p, out=weight).sum()
+    log_p = np.log(total)
     losses = (np.nan, np.nan)
     if target != UNKNOWN:
         losses = (float(log_p - p[target]), float(log_q - q[target]))
+    with np.errstate(invalid="ignore"):
+        difference = np.subtract(p, q, out=p)
+    # Where the control sees no chance at all (−∞ or below 1e-323) nothing can diverge.
+    difference[weight == 0] = 0
+    kl = float(np.dot(weight, difference) / total - (log_p - log_q))
     # A divergence is never negative; its rounding error can be.
-    return max(kl, 0.0), bool(p.argmax() == q.argmax()), *losses
+    return max(kl, 0.0), top_p == top_q, *losses
 
 
-def _shifted(logits: np.ndarray) -> np.ndarray:
-    top = float(logits.max())
-    if not np.isfinite(top):  # NaN comes out of max() too
+def _shift(logits: np.ndarray, out: np.ndarray) -> int:
+    """Logits minus the largest, in f64; the index of the largest."""
+    top = int(logits.argmax())  # of a NaN, if there is one
+    if not np.isfinite(logits[top]):
         raise OctetError("gives logits that are not finite")
-    return logits.astype(np.float64) - top
+    np.subtract(logits, np.float64(logits[top]), out=out)
+    return top
 
 
 def spread(values: np.ndarray) -> dict | None:
