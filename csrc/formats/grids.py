@@ -1,7 +1,4 @@
-"""Writes grids.inc: the grids of the IQ formats, as indices of magnitudes, from gguf-py.
-
-    python grids.py grids.inc
-"""
+"""Writes the grids of the IQ formats, as indices of magnitudes, from gguf-py: grids.py FILE."""
 
 import sys
 
