@@ -33,12 +33,14 @@ struct Tiles {
     Tile first;
     int64_t q_size, d_size, offset_size;  // elements of one tile
 
-    Tile at(int64_t i) const { return {first.q + i * q_size, first.d + i * d_size, first.offset + i * offset_size}; }
-    Tiles from(int64_t i) const { return {at(i), q_size, d_size, offset_size}; }
+    [[gnu::always_inline]] Tile at(int64_t i) const {
+        return {first.q + i * q_size, first.d + i * d_size, first.offset + i * offset_size};
+    }
+    [[gnu::always_inline]] Tiles from(int64_t i) const { return {at(i), q_size, d_size, offset_size}; }
 };
 
 // The tiles of a weight's activations in memory that holds 16 x count of their elements.
-inline Tiles tiles_of(const Layout & l, int8_t * q, float * d, int32_t * offset) {
+static inline Tiles tiles_of(const Layout & l, int8_t * q, float * d, int32_t * offset) {
     return {{q, d, offset}, l.k * kTileRows, l.k / activation_group(l) * kTileRows, l.k / l.range * kTileRows};
 }
 

@@ -10,6 +10,9 @@
 // a VNNI or dotprod instruction consumes, and are one row of an AMX tile.
 // Behind the codes of all groups lie mult [K / range][16] and d [K / span][16], both 64-byte aligned.
 // Rows beyond the last are zero codes with d = 0.
+//
+// Inline functions here are static, and those of kernels.h are always inlined: the linker must not take
+// for all callers the copy that an instruction set's file was compiled with.
 #pragma once
 
 #include <cstddef>
@@ -37,14 +40,14 @@ struct Layout {
 // format's own). For the other formats it must be 32. Returns false if K does not suit.
 bool make_layout(const Format & format, int64_t k, int scale_group, Layout * layout);
 
-inline int64_t panel_count(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
+static inline int64_t panel_count(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
 
 // Columns that share one activation scale with this weight: its range, but never below 32.
-inline int64_t activation_group(const Layout & l) { return l.range < 32 ? 32 : l.range; }
+static inline int64_t activation_group(const Layout & l) { return l.range < 32 ? 32 : l.range; }
 
 // Consecutive columns of one activation row (see Tile): what one AMX product takes, 64 if int32 can be
 // kept across them.
-inline int64_t activation_chunk(const Layout & l) { return l.range > 32 && l.range % 64 == 0 ? 64 : 32; }
+static inline int64_t activation_chunk(const Layout & l) { return l.range > 32 && l.range % 64 == 0 ? 64 : 32; }
 
 // Scratch for pack_panel: k bytes of codes, and mult and d of one row.
 size_t pack_scratch_bytes(const Layout & layout);
@@ -66,7 +69,7 @@ struct Matrix {
     size_t row_bytes;      // of the file's blocks
 };
 
-inline size_t packed_bytes(const Matrix & m) {
+static inline size_t packed_bytes(const Matrix & m) {
     return size_t(m.n_experts) * size_t(panel_count(m.n)) * m.layout.panel_bytes;
 }
 
