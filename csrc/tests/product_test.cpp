@@ -119,6 +119,38 @@ static void test_largest_range() {
     }
 }
 
+#if defined(__x86_64__)
+// Another user of the tile registers finds its configuration again.
+static void test_tile_configuration() {
+    if (!kernels_of(Isa::amx)) return;
+    struct Bytes64 {
+        uint8_t byte[64];
+    };
+    alignas(64) Bytes64 theirs = {}, after = {};
+    theirs.byte[0] = 1;
+    for (int t = 0; t < 8; ++t) {
+        theirs.byte[16 + 2 * t] = uint8_t(4 * (t + 1));
+        theirs.byte[48 + t] = uint8_t(2 * t + 1);
+    }
+    for (const Case & c : cases()) {
+        MatrixData w(c, 1, 16, c.ks.back(), 0, true);
+        TileData tile(w.layout());
+        ActivationData x(16, c.ks.back(), 0, 0, true);
+        for (int r = 0; r < 16; ++r) scalar().quantize(x.row(r), w.layout(), tile.tiles.first, r);
+        Product got(16);
+        __asm__ volatile("ldtilecfg %0" : : "m"(theirs));
+        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr), tile.tiles, 16, got.out.data());
+        __asm__ volatile("sttilecfg %0" : "=m"(after));
+        __asm__ volatile("tilerelease");
+        CHECK(std::memcmp(&theirs, &after, 64) == 0, "%s: the tile configuration was changed", c.format);
+
+        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr), tile.tiles, 16, got.out.data());
+        __asm__ volatile("sttilecfg %0" : "=m"(after));
+        CHECK(after.byte[0] == 0, "%s: the tiles were left in use", c.format);
+    }
+}
+#endif
+
 void test_product() {
     int64_t start = 0;
     for (const Case & c : cases()) {
@@ -127,10 +159,15 @@ void test_product() {
             for (int64_t n : row_counts()) {
                 for (int64_t rows : row_counts()) test_integer(c, c.ks[i], n, rows, start++);
             }
+            // Up to all the rows of one call, and more.
+            for (int64_t rows : {100, 128, 150}) test_integer(c, c.ks[i], 17, rows, start++);
             for (int64_t rows : {1, 8, 17}) test_float(c, c.ks[i], rows == 8 ? 17 : 9, rows, start++);
         }
     }
     test_largest_range();
+#if defined(__x86_64__)
+    test_tile_configuration();
+#endif
 }
 
 }  // namespace octet_test

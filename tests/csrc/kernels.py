@@ -8,7 +8,7 @@ import numpy as np
 from llama_octet import library
 
 # Every instruction set of the project. Those that this machine lacks are skipped by name.
-ISAS = ("scalar", "avx2", "avx512vnni", "amx", "neon")
+ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm")
 FORMATS = ("q8_0", "iq4_nl", "q2_0", "iq3_s", "iq3_xxs", "iq2_s")
 
 _lib = ctypes.CDLL(str(library.path()))
