@@ -16,7 +16,7 @@ namespace {
 
 #if defined(__x86_64__)
 struct Cpu {
-    bool avx2 = false, avx512vnni = false, amx = false;
+    bool avx2 = false, avxvnni = false, avx512vnni = false, amx = false;
 
     Cpu() {
         unsigned a, b, c, d;
@@ -39,6 +39,7 @@ struct Cpu {
         const bool tiles = (lo & 0x60000) == 0x60000 && (d & 3u << 24) == 3u << 24;
         constexpr long kRequestPermission = 0x1023, kTileData = 18;
         amx = avx512vnni && tiles && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+        avxvnni = avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
     }
 };
 #elif defined(__aarch64__)
@@ -55,6 +56,7 @@ const char * isa_name(Isa isa) {
     switch (isa) {
         case Isa::scalar: return "scalar";
         case Isa::avx2: return "avx2";
+        case Isa::avxvnni: return "avxvnni";
         case Isa::avx512vnni: return "avx512vnni";
         case Isa::amx: return "amx";
         case Isa::neon: return "neon";
@@ -68,6 +70,7 @@ const Kernels * kernels_of(Isa isa) {
         case Isa::scalar: return &kScalarKernels;
 #if defined(__x86_64__)
         case Isa::avx2: return cpu.avx2 ? &kAvx2Kernels : nullptr;
+        case Isa::avxvnni: return cpu.avxvnni ? &kAvxVnniKernels : nullptr;
         case Isa::avx512vnni: return cpu.avx512vnni ? &kAvx512VnniKernels : nullptr;
         case Isa::amx: return cpu.amx ? &kAmxKernels : nullptr;
 #elif defined(__aarch64__)

@@ -9,6 +9,7 @@ namespace octet {
 
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512VnniKernels;
 extern const Kernels kAmxKernels;
 extern const Kernels kNeonKernels;
