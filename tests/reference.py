@@ -113,14 +113,20 @@ def fma(a, b, c) -> np.ndarray:
 IQ4_NL = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
+MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 # Weights and bytes of a block of the file.
 BLOCKS = {
     "q8_0": (32, 34),
+    "q4_0": (32, 18),
+    "mxfp4": (32, 17),
     "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136),
     "q2_0": (64, 18),
     "iq3_s": (256, 110),
     "iq3_xxs": (256, 98),
     "iq2_s": (256, 82),
+    "iq2_xs": (256, 74),
+    "iq2_xxs": (256, 66),
 }
 
 
@@ -140,20 +146,39 @@ def _parity(bits: np.ndarray) -> np.ndarray:
     return bits | np.bitwise_xor.reduce(bits[..., None] >> np.arange(7) & 1, axis=-1) << 7
 
 
+def _nibbles(b: np.ndarray) -> np.ndarray:
+    """Groups of 16 bytes (…, 16·groups) as 32 nibbles each: the low ones first."""
+    b = b.reshape(*b.shape[:-1], -1, 16)
+    return np.concatenate([b & 15, b >> 4], axis=-1).reshape(*b.shape[:-2], -1)
+
+
+def _pairs(b: np.ndarray) -> np.ndarray:
+    """Bytes (…, n) as their two nibbles each (…, 2n)."""
+    return (b[..., None] >> np.array([0, 4]) & 15).reshape(*b.shape[:-1], -1)
+
+
 def decode(name: str, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of file blocks (rows, bytes): int8 codes (rows, k) and their f32 scales (rows, k / …).
 
     A weight is code · scale, exactly, and so is the scale itself: d has 11 significant bits, its
-    multiplier at most 5.
+    multiplier at most 6.
     """
     size = BLOCKS[name][1]
     rows = len(blocks)
-    b = blocks.reshape(-1, size).astype(np.int64)
-    d = np.ascontiguousarray(blocks.reshape(-1, size)[:, :2]).view("<f2").astype(np.float64)
+    blocks = np.ascontiguousarray(blocks).reshape(-1, size)
+    b = blocks.astype(np.int64)
+    d = blocks[:, :2].copy().view("<f2").astype(np.float64)
     if name == "q8_0":
         codes, scale = b[:, 2:].astype(np.int8), d
+    elif name == "q4_0":
+        codes, scale = _nibbles(b[:, 2:]) - 8, d
+    elif name == "mxfp4":  # an exponent; values are doubled
+        codes, scale = MXFP4[_nibbles(b[:, 1:])], np.ldexp(1.0, b[:, :1] - 128)
     elif name == "iq4_nl":
-        codes, scale = IQ4_NL[np.concatenate([b[:, 2:] & 15, b[:, 2:] >> 4], axis=1)], d
+        codes, scale = IQ4_NL[_nibbles(b[:, 2:])], d
+    elif name == "iq4_xs":
+        high = (b[:, 2:3] | b[:, 3:4] << 8) >> (2 * np.arange(8)) & 3
+        codes, scale = IQ4_NL[_nibbles(b[:, 8:])], d * ((_pairs(b[:, 4:8]) | high << 4) - 32)
     elif name == "q2_0":
         codes = (b[:, 2:, None] >> (2 * np.arange(4)) & 3) - 1
         scale = np.repeat(d, 2, axis=1)  # d spans 64 weights, a dot product 32
@@ -161,17 +186,26 @@ def decode(name: str, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         high = b[:, 66:74, None] >> np.arange(8) & 1
         grid = _grid(name)[b[:, 2:66].reshape(-1, 8, 8) | high << 8]
         codes = grid.reshape(-1, 32, 8) * _signs(b[:, 74:106])
-        scale = d * (1 + 2 * (b[:, 106:110, None] >> (4 * np.arange(2)) & 15)).reshape(-1, 8)
+        scale = d * (1 + 2 * _pairs(b[:, 106:110]))
     elif name == "iq3_xxs":
-        aux = np.ascontiguousarray(blocks.reshape(-1, size)[:, 66:98]).view("<u4").astype(np.int64)
+        aux = blocks[:, 66:98].copy().view("<u4").astype(np.int64)
         signs = _signs(_parity(aux[..., None] >> (7 * np.arange(4)) & 127))
         codes = _grid(name)[b[:, 2:66]].reshape(-1, 8, 4, 8) * signs
         scale = d * (2 * (aux >> 28) + 1) / 4
-    else:  # iq2_s
+    elif name == "iq2_s":
         high = b[:, 66:74, None] >> (2 * np.arange(4)) & 3
         grid = _grid(name)[b[:, 2:34].reshape(-1, 8, 4) | high << 8]
         codes = grid.reshape(-1, 32, 8) * _signs(b[:, 34:66])
-        scale = d * (2 * (b[:, 74:82, None] >> (4 * np.arange(2)) & 15) + 1).reshape(-1, 16) / 8
+        scale = d * (2 * _pairs(b[:, 74:82]) + 1) / 8
+    elif name == "iq2_xs":
+        entry = blocks[:, 2:66].copy().view("<u2").astype(np.int64)
+        codes = _grid(name)[entry & 511] * _signs(_parity(entry >> 9))
+        scale = d * (2 * _pairs(b[:, 66:74]) + 1) / 8
+    else:  # iq2_xxs
+        aux = blocks[:, 2:66].copy().view("<u4").astype(np.int64)[:, 1::2]
+        signs = _signs(_parity(aux[..., None] >> (7 * np.arange(4)) & 127))
+        codes = _grid(name)[b[:, 2:66].reshape(-1, 8, 8)[:, :, :4]] * signs
+        scale = d * (2 * (aux >> 28) + 1) / 8
     return codes.reshape(rows, -1).astype(np.int8), scale.reshape(rows, -1).astype(F32)
 
 

@@ -25,7 +25,11 @@ def blocks(name: str, n: int, k: int, seed=0, group=32) -> np.ndarray:
     if group != 32:
         shared = (group or k) // 32
         d = np.repeat(d[:, ::shared], shared, axis=1)
-    b[:, :, :2] = d.astype("<f2")[..., None].view(np.uint8)
+    if name == "mxfp4":  # a byte of exponent
+        b[:, :, 0] = rng.integers(110, 130, b.shape[:2])
+        b[0::5, :, 0] = rng.integers(0, 3, b[0::5, :, 0].shape)
+    else:
+        b[:, :, :2] = d.astype("<f2")[..., None].view(np.uint8)
     return b.reshape(n, -1)
 
 

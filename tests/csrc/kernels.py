@@ -9,7 +9,6 @@ from llama_octet import library
 
 # Every instruction set of the project. Those that this machine lacks are skipped by name.
 ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm")
-FORMATS = ("q8_0", "iq4_nl", "q2_0", "iq3_s", "iq3_xxs", "iq2_s")
 
 _lib = ctypes.CDLL(str(library.path()))
 _lib.octet_kernel_error.restype = c_char_p

@@ -28,6 +28,8 @@ def experts(name, n, k, seed):
         ("iq3_xxs", "q2_0", 256, 64, 17, "geglu"),
         ("iq2_s", "iq4_nl", 512, 96, 16, "reglu"),
         ("q8_0", "q8_0", 96, 32, 9, "swiglu"),
+        ("iq2_xxs", "q4_0", 256, 32, 15, "swiglu"),
+        ("iq4_xs", "mxfp4", 256, 32, 16, "geglu"),
     ],
 )
 def test_chain(isa, gate_up, down, k, n_ff, n_out, op, threads):

@@ -8,15 +8,17 @@ import pytest
 import reference
 from numpy.testing import assert_array_equal
 
-LENGTHS = {"q8_0": (32, 640), "iq4_nl": (32, 640), "q2_0": (64, 640)}
+FORMATS = tuple(reference.BLOCKS)
 
 
 def lengths(name):
-    return LENGTHS.get(name, (256, 768))
+    """One block, and an odd number of them that no larger format divides."""
+    weights = reference.BLOCKS[name][0]
+    return (weights, 640 if weights < 256 else 768)
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "native"])
-@pytest.mark.parametrize("name", kernels.FORMATS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_the_reference(name, packed):
     for k in lengths(name):
         for n in (1, 16, 33):
@@ -28,7 +30,7 @@ def test_weights_are_the_reference(name, packed):
             )
 
 
-@pytest.mark.parametrize("name", [name for name in kernels.FORMATS if name != "q2_0"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "q2_0"])
 def test_weights_are_what_gguf_says(name):
     """Q2_0 is unknown to gguf-py: for it the reference alone stands."""
     for k in lengths(name):
@@ -61,6 +63,11 @@ def test_experts_lie_one_after_another():
     ("name", "bits"),
     [
         ("q8_0", 8.5),
+        ("q4_0", 4.5),
+        ("mxfp4", 4.5),
+        ("iq4_xs", 4.32),
+        ("iq2_xs", 3.57),
+        ("iq2_xxs", 3.32),
         ("iq4_nl", 4.5),
         ("q2_0", 2.25),
         ("iq3_s", 4.32),
