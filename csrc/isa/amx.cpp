@@ -56,16 +56,6 @@ class TileConfig {
 
 // Tile registers by number: 0-3 sums, 4-5 B, 6-7 A.
 
-// The sums of one tile product for one range, as int32 [16][16].
-template <int kDepth>
-inline void tile_dot(const int8_t * a, const int8_t * b, int32_t * sums) {
-    _tile_zero(0);
-    _tile_loadd(6, a, 32);
-    _tile_loadd(4, b, 64);
-    _tile_dpbssd(0, 6, 4);
-    _tile_stored(0, sums, 64);
-}
-
 template <int kRows>
 inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 * acc) {
 #pragma GCC unroll 16
@@ -75,55 +65,90 @@ inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 
     }
 }
 
-// One row tile over kGroups groups of decoded columns, whose scales are in sw. The sums of a range are
-// stored while those of the range before are scaled.
+// One range of one row tile into sums C, through A and B: literals, as the intrinsics want.
+#define OCTET_TILE_DOT(C, A, B, range)                                               \
+    do {                                                                             \
+        const int at = (range);                                                      \
+        _tile_zero(C);                                                               \
+        _tile_loadd(A, q + at / kParts * 32 * kTileRows + at % kParts * kRange, 32); \
+        _tile_loadd(B, weight + at * kRange * kPanelRows, 64);                       \
+        _tile_dpbssd(C, A, B);                                                       \
+    } while (0)
+
+// One row tile over an even number of ranges of decoded columns, whose scales are in sw. In a pipeline:
+// while range i is multiplied, the sums of range i - 1 are stored and those of range i - 2 scaled.
 template <int kRange>
-void tile_groups(const int8_t * weight, int groups, const __m512 * sw, const int8_t * q, const float * d, float * out) {
+void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int8_t * q, const float * d, float * out) {
     constexpr int kParts = 32 / kRange;
-    alignas(64) int32_t sums[2][256];
+    alignas(64) int32_t sums[4][256];
     __m512 acc[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) acc[r] = _mm512_loadu_ps(out + r * kPanelRows);
-    const int ranges = groups * kParts;
-    tile_dot<kRange>(q, weight, sums[0]);
-    for (int i = 1; i < ranges; ++i) {
-        tile_dot<kRange>(q + i / kParts * 32 * kTileRows + i % kParts * kRange, weight + i * kRange * kPanelRows,
-                         sums[i & 1]);
-        add_scaled<16>(sums[(i - 1) & 1], sw[i - 1], d + (i - 1) / kParts * kTileRows, acc);
+    auto scale = [&](int i) { add_scaled<16>(sums[i % 4], sw[i], d + i / kParts * kTileRows, acc); };
+
+    OCTET_TILE_DOT(0, 6, 4, 0);
+    OCTET_TILE_DOT(1, 7, 5, 1);
+    _tile_stored(0, sums[0], 64);
+    for (int i = 2; i < ranges; i += 2) {
+        OCTET_TILE_DOT(0, 6, 4, i);
+        _tile_stored(1, sums[(i - 1) % 4], 64);
+        scale(i - 2);
+        OCTET_TILE_DOT(1, 7, 5, i + 1);
+        _tile_stored(0, sums[i % 4], 64);
+        scale(i - 1);
     }
-    add_scaled<16>(sums[(ranges - 1) & 1], sw[ranges - 1], d + (groups - 1) * kTileRows, acc);
+    _tile_stored(1, sums[(ranges - 1) % 4], 64);
+    scale(ranges - 2);
+    scale(ranges - 1);
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) _mm512_storeu_ps(out + r * kPanelRows, acc[r]);
 }
+#undef OCTET_TILE_DOT
 
 // Ranges of 16 or 32 columns. `tiles` row tiles; out has 16 rows for each.
 template <int kBits, int kRange>
 void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
     constexpr int kStretch = 16;  // groups decoded at a time: 8 KiB of int8
+    constexpr int kParts = 32 / kRange;
     const Layout & l = *w.layout;
     const __m512i table = table512<false>(*l.format);
     const TileConfig config(kRange);
     Scales512 scales(w);
+    Ahead ahead(w);
     std::memset(out, 0, size_t(tiles) * kTileRows * kPanelRows * sizeof(float));
     for (int64_t first = 0; first < l.k / 32; first += kStretch) {
         const int groups = int(l.k / 32 - first < kStretch ? l.k / 32 - first : kStretch);
-        alignas(64) int8_t decoded[kBits == 8 ? 64 : kStretch * 512];
-        __m512 sw[kStretch * (32 / kRange)];
-        const uint8_t * codes = w.codes + first * 64 * kBits;
-        const int8_t * weight = kBits == 8 ? reinterpret_cast<const int8_t *>(codes) : decoded;
+        alignas(64) int8_t decoded[kStretch * 512];
+        __m512 sw[kStretch * kParts];
         for (int g = 0; g < groups; ++g) {
-            if constexpr (kBits != 8) {
-                __m512i v[8];
-                decode512<kBits, false>(codes + g * 64 * kBits, table, v);
+            const uint8_t * codes = w.codes + (first + g) * 64 * kBits;
+            ahead.group<kBits>(first + g, codes);
+            __m512i v[8];
+            decode512<kBits, false>(codes, table, v);
 #pragma GCC unroll 8
-                for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
-            }
-            for (int part = 0; part < 32 / kRange; ++part) sw[g * (32 / kRange) + part] = scales.next();
+            for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
+            for (int part = 0; part < kParts; ++part) sw[g * kParts + part] = scales.next();
         }
         for (int t = 0; t < tiles; ++t) {
             const Tile tile = x.at(t);
-            tile_groups<kRange>(weight, groups, sw, tile.q + first * 32 * kTileRows, tile.d + first * kTileRows,
-                                out + t * kTileRows * kPanelRows);
+            const int8_t * q = tile.q + first * 32 * kTileRows;
+            const float * d = tile.d + first * kTileRows;
+            float * to = out + t * kTileRows * kPanelRows;
+            const int even = groups * kParts / 2 * 2;
+            if (even) tile_ranges<kRange>(decoded, even, sw, q, d, to);
+            if (even == groups * kParts) continue;
+            // The one that is left, where the number of groups is odd.
+            alignas(64) int32_t sums[256];
+            _tile_zero(0);
+            _tile_loadd(6, q + even * 32 * kTileRows, 32);
+            _tile_loadd(4, decoded + even * 512, 64);
+            _tile_dpbssd(0, 6, 4);
+            _tile_stored(0, sums, 64);
+            for (int r = 0; r < kTileRows; ++r) {
+                __m512 acc = _mm512_loadu_ps(to + r * kPanelRows);
+                add_scaled<1>(sums + 16 * r, sw[even], d + even * kTileRows + r, &acc);
+                _mm512_storeu_ps(to + r * kPanelRows, acc);
+            }
         }
     }
 }

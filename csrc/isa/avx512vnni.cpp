@@ -32,6 +32,8 @@ void product_short(const Panel & w, const Tile & x, float * out) {
     const Layout & l = *w.layout;
     const __m512i table = table512<true>(*l.format);
     Scales512 scales(w);
+    Ahead ahead(w);
+    int64_t g = 0;
     const int8_t * q = x.q;
     const float * d = x.d;
     const int32_t * offset = x.offset;
@@ -41,7 +43,7 @@ void product_short(const Panel & w, const Tile & x, float * out) {
     for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
     for (; codes != end; codes += 64 * kBits, q += 32 * kTileRows, d += kTileRows) {
         __m512i weight[8];
-        _mm_prefetch(reinterpret_cast<const char *>(codes + 2048), _MM_HINT_T0);
+        ahead.group<kBits>(g++, codes);
         decode512<kBits, true>(codes, table, weight);
 #pragma GCC unroll 2
         for (int part = 0; part < 32 / kRange; ++part, offset += kTileRows) {
@@ -64,6 +66,8 @@ template <int kChunk, int kRows>
 void product_long(const Panel & w, const Tile & x, float * out) {
     const Layout & l = *w.layout;
     Scales512 scales(w);
+    Ahead ahead(w);
+    int64_t g = 0;
     const int8_t * q = x.q;
     const uint8_t * codes = w.codes;
     for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(out + r * kPanelRows, _mm512_setzero_ps());
@@ -75,7 +79,7 @@ void product_long(const Panel & w, const Tile & x, float * out) {
 #pragma GCC unroll 2
             for (int part = 0; part < kChunk / 32; ++part, codes += 512) {
                 __m512i weight[8];
-                _mm_prefetch(reinterpret_cast<const char *>(codes + 4096), _MM_HINT_T0);
+                ahead.group<8>(g++, codes);
                 decode512<8, true>(codes, _mm512_setzero_si512(), weight);
 #pragma GCC unroll 16
                 for (int r = 0; r < kRows; ++r) acc[r] = dot<8>(acc[r], weight, q + kChunk * r + 32 * part);

@@ -47,13 +47,16 @@ Decision decide_tensor(const Tensor * t) {
     return decide(settings(), *current_model(), t->name, ggml_type_name(t->type), t->ne, op_of(t->ne));
 }
 
+// Whether weights are re-encoded, or stay the file's blocks: mapped, or as they are read.
+bool packs() { return settings().layout != LayoutChoice::native; }
+
 // The matrix of a decision, without data.
 Matrix matrix_of(const Decision & d, const int64_t ne[4]) {
     Matrix m{};
     make_layout(*d.format, ne[0], d.scale_group, &m.layout);
     m.n = ne[1];
     m.n_experts = ne[2];
-    m.packed = true;
+    m.packed = packs();
     m.row_bytes = size_t(ne[0] / d.format->block_weights) * size_t(d.format->block_bytes);
     return m;
 }
@@ -120,8 +123,12 @@ void report(const Stored & s, const char * text) {
                  text);
 }
 
-// Whether all rows in place share their scales as the layout says.
-bool scales_shared(const Matrix & m) {
+constexpr const char * kScalesDiffer = "its blocks do not share their scale as the file says: convert the model again";
+
+// Weights that stay as they are may still not be what the file says.
+void check_in_place(Stored & s) {
+    const Matrix & m = s.weight.matrix;
+    if (s.decision.scale_group == 32) return;
     std::atomic<bool> shared{true};
     auto work = [&](const Thread & thread) {
         int64_t first, last;
@@ -131,10 +138,8 @@ bool scales_shared(const Matrix & m) {
         }
     };
     on_threads(pack_threads(), work);
-    return shared;
+    if (!shared) s.fault = kScalesDiffer;
 }
-
-constexpr const char * kScalesDiffer = "its blocks do not share their scale as the file says: convert the model again";
 
 // ---- buffer interface
 
@@ -153,14 +158,13 @@ int init_tensor(Buffer * b, Tensor * t) {
     Weight & w = s->weight;
     w.matrix = matrix_of(s->decision, t->ne);
     w.matrix.data = static_cast<const uint8_t *>(t->data);
-    w.matrix.packed = context(b)->memory != nullptr;
     w.rotation = s->decision.rotation;
     if (w.rotation) s->signs = signs_of(t->ne[0], current_model()->seed);
     w.signs = s->signs ? s->signs->data() : nullptr;
     w.float_products = s->decision.path == Path::floating;
     s->layout = w.matrix.packed ? "packed" : "native";
     s->bytes = w.matrix.packed ? packed_bytes(w.matrix) : 0;
-    if (!w.matrix.packed && s->decision.scale_group != 32 && !scales_shared(w.matrix)) s->fault = kScalesDiffer;
+    if (!context(b)->memory) check_in_place(*s);
     t->extra = s.get();
     status().add(s.get());
     context(b)->weights.push_back(std::move(s));
@@ -174,13 +178,18 @@ void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t s
         return;
     }
     if (offset != 0 || size != ggml_nbytes(t)) {
-        s->fault = "set in parts, which packed weights cannot be";
+        s->fault = "set in parts, which these weights cannot be";
         return;
     }
-    PackResult result;
-    pack(*s, data, static_cast<uint8_t *>(t->data), result);
-    if (result.scales_differ) s->fault = kScalesDiffer;
-    if (result.not_finite) report(*s, "has values that are not finite; their rows will give NaN");
+    if (s->weight.matrix.packed) {
+        PackResult result;
+        pack(*s, data, static_cast<uint8_t *>(t->data), result);
+        if (result.scales_differ) s->fault = kScalesDiffer;
+        if (result.not_finite) report(*s, "has values that are not finite; their rows will give NaN");
+    } else {
+        std::memcpy(t->data, data, size);
+        check_in_place(*s);
+    }
     release_mapped_pages(data, size);
     if (settings().verbose) report(*s, (s->layout + ", " + s->decision.reason).c_str());
 }
@@ -190,13 +199,13 @@ void memset_tensor(Buffer *, Tensor * t, uint8_t value, size_t offset, size_t si
 }
 
 void get_tensor(Buffer *, const Tensor * t, void * data, size_t offset, size_t size) {
-    if (!t->extra) {
+    const Stored * s = static_cast<const Stored *>(t->extra);
+    if (!s || !s->weight.matrix.packed) {
         std::memcpy(data, static_cast<const uint8_t *>(t->data) + offset, size);
         return;
     }
     // Only asked for a weight that is used in a way it was not offered for. NaN, not something plausible.
-    report(*static_cast<Stored *>(t->extra),
-           "read back as the file's blocks, which are not kept: name it in OCTET_EXCLUDE");
+    report(*s, "read back as the file's blocks, which are not kept: name it in OCTET_EXCLUDE");
     std::memset(data, 0xff, size);
 }
 
@@ -232,7 +241,7 @@ size_t get_alignment(BufferType *) { return kAlignment; }
 
 size_t get_alloc_size(BufferType *, const Tensor * t) {
     Decision d = decide_tensor(t);
-    return d.path == Path::ordinary ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne));
+    return d.path == Path::ordinary || !packs() ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne));
 }
 
 bool is_host(BufferType *) { return false; }
