@@ -58,6 +58,32 @@ static void test_dense() {
     }
 }
 
+// Rows that were prepared for one weight serve another.
+static void test_prepared() {
+    const int64_t rows = 21;
+    for (const Case & c : cases()) {
+        const int64_t k = c.ks[0] < 128 ? c.ks[1] : c.ks[0];
+        const std::vector<float> signs = rotation_signs(k, 5);
+        MatrixData first(c, 1, 40, k, 1), second(c, 1, 23, k, 2);
+        ActivationData x(rows, k, 3, k + 2);
+        for (const Treatment & t : kTreatments) {
+            const Weight a = weight_of(first.packed(), t, signs), b = weight_of(second.native(), t, signs);
+            CHECK(same_activations(a, b), "%s", c.format);
+            for (const Kernels * kernels : all_kernels()) {
+                for (int threads : {1, 2}) {
+                    Workspace space;
+                    OutputData expected(rows, 23), ignored(rows, 40), out(rows, 23);
+                    multiply(*kernels, b, x.rows(), rows, expected.data(), 23, space, threads);
+                    multiply(*kernels, a, x.rows(), rows, ignored.data(), 40, space, threads);
+                    multiply(*kernels, b, x.rows(), rows, out.data(), 23, space, threads, true);
+                    CHECK(out.same_as(expected), "%s, %s group %d, rotation %d, float %d, %d threads", kernels->name,
+                          c.format, c.scale_group, t.rotation, int(t.float_products), threads);
+                }
+            }
+        }
+    }
+}
+
 // A row alone gives the bits it gives among 512.
 static void test_row_alone() {
     const int64_t rows = quick() ? 60 : 512, n = 19;
@@ -211,6 +237,7 @@ static void test_layouts_refused() {
 
 void test_multiply() {
     test_dense();
+    test_prepared();
     test_row_alone();
     test_experts();
     test_float_mode();
