@@ -10,6 +10,7 @@
 // also a vpmaddwd: 3 to 4 operations for 32 products, 3 ports.
 #include "avx2.h"
 #include "elementwise.h"
+#include "rows.h"
 #include "tables.h"
 
 namespace octet {

@@ -14,6 +14,7 @@
 // 128 bytes of a half panel's group. With scales per row the 8 vpdpbusd are all: 64 products a cycle.
 #include "avx2.h"
 #include "elementwise.h"
+#include "rows.h"
 #include "tables.h"
 
 namespace octet {

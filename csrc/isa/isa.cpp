@@ -44,7 +44,8 @@ struct Cpu {
 };
 #elif defined(__aarch64__)
 struct Cpu {
-    bool neon = getauxval(AT_HWCAP) & 1ul << 20;  // HWCAP_ASIMDDP: dotprod
+    bool neon = getauxval(AT_HWCAP) & 1ul << 20;           // HWCAP_ASIMDDP: dotprod
+    bool i8mm = neon && getauxval(AT_HWCAP2) & 1ul << 13;  // HWCAP2_I8MM
 };
 #else
 struct Cpu {};
@@ -60,6 +61,7 @@ const char * isa_name(Isa isa) {
         case Isa::avx512vnni: return "avx512vnni";
         case Isa::amx: return "amx";
         case Isa::neon: return "neon";
+        case Isa::i8mm: return "i8mm";
     }
     return "?";
 }
@@ -75,6 +77,7 @@ const Kernels * kernels_of(Isa isa) {
         case Isa::amx: return cpu.amx ? &kAmxKernels : nullptr;
 #elif defined(__aarch64__)
         case Isa::neon: return cpu.neon ? &kNeonKernels : nullptr;
+        case Isa::i8mm: return cpu.i8mm ? &kI8mmKernels : nullptr;
 #endif
         default: return nullptr;
     }

@@ -13,5 +13,6 @@ extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512VnniKernels;
 extern const Kernels kAmxKernels;
 extern const Kernels kNeonKernels;
+extern const Kernels kI8mmKernels;
 
 }  // namespace octet

@@ -75,8 +75,8 @@ struct Kernels {
     void (*weighted_sum)(const float * y, int64_t stride, const float * w, int count, float * out, int64_t n);
 };
 
-enum class Isa { scalar, avx2, avxvnni, avx512vnni, amx, neon };
-constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avxvnni, Isa::avx512vnni, Isa::amx, Isa::neon};
+enum class Isa { scalar, avx2, avxvnni, avx512vnni, amx, neon, i8mm };
+constexpr Isa kIsas[] = {Isa::scalar, Isa::avx2, Isa::avxvnni, Isa::avx512vnni, Isa::amx, Isa::neon, Isa::i8mm};
 
 const char * isa_name(Isa isa);
 
