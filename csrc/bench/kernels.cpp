@@ -1,8 +1,8 @@
 // Times the kernels alone: one fused expert layer, or one dense product, on random packed weights.
 //
-//     kernels_bench [isa] [gate_up] [down] [embd] [ff] [experts] [used] [threads]
+//     kernels_bench [isa] [gate_up] [down] [embd] [ff] [experts] [used] [threads] [tokens]
 //
-// Prints for 1, 8, 64 and 512 tokens: the median time, the least processor time per thread and, of the latter, integer
+// Prints for 1, 8, 64 and 512 tokens, or those given: the median time, the least processor time per thread and, of the latter, integer
 // operations per second (a product and a sum are two) and bytes of packed weights read per second.
 #include <algorithm>
 #include <chrono>
@@ -90,6 +90,8 @@ int main(int argc, char ** argv) {
     const char *isa = text(1, "auto"), *gate_up = text(2, "iq3_s"), *down = text(3, "iq4_nl");
     const int64_t embd = number(4, 2560), ff = number(5, 640), experts = number(6, 64), used = number(7, 8);
     const int threads = int(number(8, 2));
+    std::vector<int64_t> token_counts = {1, 8, 64, 512};
+    if (argc > 9) token_counts = {number(9, 1)};
 
     const Kernels * kernels = kernels_of(best_isa());
     for (Isa i : kIsas) {
@@ -106,7 +108,7 @@ int main(int argc, char ** argv) {
     std::printf("%8s %10s %10s %8s %8s\n", "tokens", "median ms", "cpu ms", "TOPS", "GB/s");
 
     Workspace space;
-    for (int64_t tokens : {1, 8, 64, 512}) {
+    for (int64_t tokens : token_counts) {
         std::vector<float> x(size_t(tokens * embd)), out(size_t(tokens * embd)),
             w(size_t(tokens * used), 1.0f / float(used));
         std::vector<int32_t> ids(size_t(tokens * used)), all(size_t(experts), 0);

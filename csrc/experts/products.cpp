@@ -24,17 +24,22 @@ Tiles room_for_tiles(const Layout & l, int64_t count, Scratch & q, Scratch & d, 
 
 int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
+template <int kChunk>
+void copy_columns(const int8_t * from, int8_t * to, int64_t k) {
+    for (int64_t c = 0; c < k; c += kChunk, from += kTileRows * kChunk, to += kTileRows * kChunk) {
+        std::memcpy(to, from, kChunk);
+    }
+}
+
 // Copies row `from_row` of one tile to row `to_row` of another.
 void copy_row(const Layout & l, const Tile & from, int from_row, const Tile & to, int to_row) {
-    const int64_t chunk = activation_chunk(l), group = activation_group(l);
-    for (int64_t c = 0; c < l.k / chunk; ++c) {
-        std::memcpy(to.q + (c * kTileRows + to_row) * chunk, from.q + (c * kTileRows + from_row) * chunk,
-                    size_t(chunk));
-    }
-    for (int64_t g = 0; g < l.k / group; ++g) to.d[g * kTileRows + to_row] = from.d[g * kTileRows + from_row];
-    for (int64_t r = 0; r < l.k / l.range; ++r) {
-        to.offset[r * kTileRows + to_row] = from.offset[r * kTileRows + from_row];
-    }
+    const int64_t chunk = activation_chunk(l);
+    const int8_t * from_q = from.q + from_row * chunk;
+    int8_t * to_q = to.q + to_row * chunk;
+    chunk == 64 ? copy_columns<64>(from_q, to_q, l.k) : copy_columns<32>(from_q, to_q, l.k);
+    const int64_t groups = l.k / activation_group(l), ranges = l.k / l.range;
+    for (int64_t g = 0; g < groups; ++g) to.d[g * kTileRows + to_row] = from.d[g * kTileRows + from_row];
+    for (int64_t r = 0; r < ranges; ++r) to.offset[r * kTileRows + to_row] = from.offset[r * kTileRows + from_row];
 }
 
 // Slots (token * n_used + used) sorted by expert, and the tiles that an expert's slots fill: expert e
@@ -203,8 +208,11 @@ class PanelRoom {
 };
 
 void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
-    int64_t valid = std::min<int64_t>(kPanelRows, n - panel * kPanelRows);
-    std::memcpy(to + panel * kPanelRows, from, size_t(valid) * sizeof(float));
+    const int64_t valid = n - panel * kPanelRows;
+    if (valid >= kPanelRows)
+        std::memcpy(to + panel * kPanelRows, from, kPanelRows * sizeof(float));
+    else
+        std::memcpy(to + panel * kPanelRows, from, size_t(valid) * sizeof(float));
 }
 
 // Both multiplies: x has x_rows rows; sorted position i reads row source[i] and writes row slot[i] of

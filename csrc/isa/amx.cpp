@@ -56,6 +56,13 @@ class TileConfig {
 
 // Tile registers by number: 0-3 sums, 4-5 B, 6-7 A.
 
+// Where the outputs of row tile t go: a last tile that is not full has memory of its own, 16 rows.
+struct Outputs {
+    float *out, *last;
+    int whole;
+    float * of(int t) const { return t < whole ? out + t * kTileRows * kPanelRows : last; }
+};
+
 template <int kRows>
 inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 * acc) {
 #pragma GCC unroll 16
@@ -105,9 +112,9 @@ void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int
 }
 #undef OCTET_TILE_DOT
 
-// Ranges of 16 or 32 columns. `tiles` row tiles; out has 16 rows for each.
+// Ranges of 16 or 32 columns.
 template <int kBits, int kRange>
-void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
+void product_short(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
     constexpr int kStretch = 16;  // groups decoded at a time: 8 KiB of int8
     constexpr int kParts = 32 / kRange;
     const Layout & l = *w.layout;
@@ -115,7 +122,7 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
     const TileConfig config(kRange);
     Scales512 scales(w);
     Ahead ahead(w);
-    std::memset(out, 0, size_t(tiles) * kTileRows * kPanelRows * sizeof(float));
+    for (int t = 0; t < tiles; ++t) std::memset(out.of(t), 0, kTileRows * kPanelRows * sizeof(float));
     for (int64_t first = 0; first < l.k / 32; first += kStretch) {
         const int groups = int(l.k / 32 - first < kStretch ? l.k / 32 - first : kStretch);
         alignas(64) int8_t decoded[kStretch * 512];
@@ -133,7 +140,7 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
             const Tile tile = x.at(t);
             const int8_t * q = tile.q + first * 32 * kTileRows;
             const float * d = tile.d + first * kTileRows;
-            float * to = out + t * kTileRows * kPanelRows;
+            float * to = out.of(t);
             const int even = groups * kParts / 2 * 2;
             if (even) tile_ranges<kRange>(decoded, even, sw, q, d, to);
             if (even == groups * kParts) continue;
@@ -186,11 +193,11 @@ inline void tile_range(const int8_t * b, int64_t chunks, const int8_t * const * 
 
 // int8 with ranges of 128 columns or whole rows.
 template <int kChunk, int kTiles>
-void product_long_tiles(const Panel & w, const Tiles & x, float * out) {
+void product_long_tiles(const Panel & w, const Tiles & x, float * const * out) {
     const Layout & l = *w.layout;
     Scales512 scales(w);
     alignas(64) int32_t sums[kTiles * 256];
-    std::memset(out, 0, kTiles * kTileRows * kPanelRows * sizeof(float));
+    for (int t = 0; t < kTiles; ++t) std::memset(out[t], 0, kTileRows * kPanelRows * sizeof(float));
     for (int64_t range = 0; range < l.k / l.range; ++range) {
         const int8_t * a[kTiles];
         for (int t = 0; t < kTiles; ++t) a[t] = x.at(t).q + range * l.range * kTileRows;
@@ -200,7 +207,7 @@ void product_long_tiles(const Panel & w, const Tiles & x, float * out) {
         for (int t = 0; t < kTiles; ++t) {
             const float * d = x.at(t).d + range * kTileRows;
             for (int r = 0; r < kTileRows; ++r) {
-                float * to = out + (t * kTileRows + r) * kPanelRows;
+                float * to = out[t] + r * kPanelRows;
                 __m512 acc = _mm512_loadu_ps(to);
                 add_scaled<1>(sums + t * 256 + r * 16, sw, d + r, &acc);
                 _mm512_storeu_ps(to, acc);
@@ -210,10 +217,11 @@ void product_long_tiles(const Panel & w, const Tiles & x, float * out) {
 }
 
 template <int kChunk>
-void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
+void product_long(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
     const TileConfig config(kChunk);
     for (int t = 0; t < tiles; t += 4) {
-        float * to = out + t * kTileRows * kPanelRows;
+        float * to[4];
+        for (int i = 0; i < 4; ++i) to[i] = out.of(t + i);
         switch (tiles - t) {
             case 1: product_long_tiles<kChunk, 1>(w, x.from(t), to); break;
             case 2: product_long_tiles<kChunk, 2>(w, x.from(t), to); break;
@@ -223,7 +231,7 @@ void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
     }
 }
 
-void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
+void product_tiles(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
     switch (w.layout->format->code_bits) {
         case 8:
             if (w.layout->range == 32) return product_short<8, 32>(w, x, tiles, out);
@@ -241,14 +249,16 @@ void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
 // from whatever the tile holds and dropped.
 void product(const Panel & w, const Tiles & x, int rows, float * out) {
     const int rest = rows % kTileRows, whole = rows / kTileRows;
+    alignas(64) float last[kTileRows * kPanelRows];
+    const Outputs outputs{out, last, whole};
+    float * const out_rest = out + whole * kTileRows * kPanelRows;
     if (rest >= kFewRows) {
-        alignas(64) float padded[kMaxRows * kPanelRows];
-        product_tiles(w, x, whole + 1, padded);
-        std::memcpy(out, padded, size_t(rows) * kPanelRows * sizeof(float));
+        product_tiles(w, x, whole + 1, outputs);
+        std::memcpy(out_rest, last, size_t(rest) * kPanelRows * sizeof(float));
         return;
     }
-    if (whole) product_tiles(w, x, whole, out);
-    if (rest) kAvx512VnniKernels.product(w, x.from(whole), rest, out + whole * kTileRows * kPanelRows);
+    if (whole) product_tiles(w, x, whole, outputs);
+    if (rest) kAvx512VnniKernels.product(w, x.from(whole), rest, out_rest);
 }
 
 }  // namespace

@@ -84,12 +84,21 @@ void for_tiles(const Panel & w, const Tiles & x, int rows, float * out) {
     }
 }
 
-// y rounded to an integer, halves away from zero; |y| <= 127.
-inline int8_t round_half_away(float y) {
-    int32_t t = int32_t(y);     // towards zero
-    float rest = y - float(t);  // exact
-    t += (rest >= 0.5f) - (rest <= -0.5f);
-    return int8_t(t);
+// 32 values onto the grid of `scale`, rounded half away from zero. sums[h] += those of 16 columns.
+inline void quantize_32(const float * x, float scale, int8_t * q, int32_t * sums) {
+    int32_t t[32];
+    for (int i = 0; i < 32; ++i) {
+        float y = x[i] / scale;
+        // A subnormal scale is rounded coarsely enough for |y| to pass 127.
+        y = y > 127.0f ? 127.0f : y;
+        y = y < -127.0f ? -127.0f : y;
+        const int32_t whole = int32_t(y);     // towards zero
+        const float rest = y - float(whole);  // exact
+        t[i] = whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+    }
+    for (int i = 0; i < 32; ++i) q[i] = int8_t(t[i]);
+    for (int i = 0; i < 16; ++i) sums[0] += t[i];
+    for (int i = 16; i < 32; ++i) sums[1] += t[i];
 }
 
 inline void quantize(const float * x, const Layout & w, const Tile & tile, int row) {
@@ -106,29 +115,21 @@ inline void quantize(const float * x, const Layout & w, const Tile & tile, int r
         if (amax_bits >= 0x7f800000u) scale = __builtin_nanf("");
         tile.d[g * kTileRows + row] = scale;
         const bool zero = !(scale > 0.0f);
+        int32_t sums[2] = {0, 0};
         for (int64_t j = 0; j < group; j += 32) {
             int8_t * q = tile_columns(tile, chunk, row, g * group + j);
-            if (zero) {
+            if (zero)
                 std::memset(q, 0, 32);
-                continue;
-            }
-            for (int i = 0; i < 32; ++i) {
-                float y = xg[j + i] / scale;
-                // A subnormal scale is rounded coarsely enough for |y| to pass 127.
-                y = y > 127.0f ? 127.0f : y;
-                y = y < -127.0f ? -127.0f : y;
-                q[i] = round_half_away(y);
-            }
+            else
+                quantize_32(xg + j, scale, q, sums);
         }
-    }
-    const int64_t step = w.range < 32 ? w.range : 32;
-    for (int64_t r = 0; r < w.k / w.range; ++r) {
-        int32_t sum = 0;
-        for (int64_t j = 0; j < w.range; j += step) {
-            const int8_t * q = tile_columns(tile, chunk, row, r * w.range + j);
-            for (int64_t i = 0; i < step; ++i) sum += q[i];
+        // A group is one range, or two of 16 columns.
+        if (w.range == 16) {
+            tile.offset[2 * g * kTileRows + row] = -128 * sums[0];
+            tile.offset[(2 * g + 1) * kTileRows + row] = -128 * sums[1];
+        } else {
+            tile.offset[g * kTileRows + row] = -128 * (sums[0] + sums[1]);
         }
-        tile.offset[r * kTileRows + row] = -128 * sum;
     }
 }
 
