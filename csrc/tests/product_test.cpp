@@ -159,6 +159,8 @@ void test_product() {
             for (int64_t n : row_counts()) {
                 for (int64_t rows : row_counts()) test_integer(c, c.ks[i], n, rows, start++);
             }
+            // How a kernel divides a tile depends on the number of rows: every one of them.
+            for (int64_t rows = 1; i == 0 && rows <= kTileRows; ++rows) test_integer(c, c.ks[i], 17, rows, start++);
             // Up to all the rows of one call, and more.
             for (int64_t rows : {100, 128, 150}) test_integer(c, c.ks[i], 17, rows, start++);
             for (int64_t rows : {1, 8, 17}) test_float(c, c.ks[i], rows == 8 ? 17 : 9, rows, start++);
