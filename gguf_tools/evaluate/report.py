@@ -46,6 +46,14 @@ def _columns(result: dict) -> list[tuple]:
     ]
 
 
+def line(candidate: dict) -> str:
+    """A candidate in a few words, for those who wait for the others."""
+    text = f"mean KL {_kl(candidate['kl']['mean'])}, top-1 {candidate['top1']:.2%}"
+    if candidate["mmlu"]:
+        text += f", {candidate['mmlu']['flips']} flips of {candidate['mmlu']['n']}"
+    return f"{text}, {candidate['wall_s']:.0f} s"
+
+
 def _kl(value: float) -> str:
     return "0" if value == 0 else f"{value:.2e}" if value < 1e-4 else f"{value:.5f}"
 

@@ -4,7 +4,7 @@
 
 A request is a line of JSON, a reply a line of JSON, after which the logits follow as raw f32:
 
-    {"open": path, "stock": bool, "ctx": n, "threads": n}   -> {"vocab", "bos", "load_s"}
+    {"open": path, "stock": bool, "ctx": n, "threads": n}   -> {"vocab", "bos", …}
     {"tokenize": text, "bos": bool, "special": bool}        -> {"tokens"}
     {"feed": tokens, "past": n, "rows": n}                  -> {"seconds"}, logits of the last rows
     {"finish": true}                                        -> {"peak_rss_mib", "status"}
@@ -48,7 +48,14 @@ class Server:
         )
         self.vocab = self.llm.n_vocab()
         bos = [self.llm.token_bos()] if self.llm._model.add_bos_token() else []
-        self.reply({"vocab": self.vocab, "bos": bos, "load_s": time.perf_counter() - start})
+        self.reply(
+            {
+                "vocab": self.vocab,
+                "bos": bos,
+                "can_rewind": self._can_rewind(),
+                "load_s": time.perf_counter() - start,
+            }
+        )
 
     def tokenize(self, request: dict) -> None:
         """Tokens of a text."""
@@ -63,6 +70,8 @@ class Server:
         start = time.perf_counter()
         if past == 0:
             context.kv_cache_clear()
+        else:
+            context.kv_cache_seq_rm(-1, past, -1)
         batch.set_batch(tokens, n_past=past, logits_all=False)
         for i in range(len(tokens) - rows, len(tokens)):
             batch.batch.logits[i] = True
@@ -78,6 +87,13 @@ class Server:
     def finish(self, request: dict) -> None:
         """What the process used and which kernels ran."""
         self.reply({"peak_rss_mib": peak_rss_mib(), "status": self.status()})
+
+    def _can_rewind(self) -> bool:
+        # A recurrent state cannot go back to an earlier position.
+        import llama_cpp
+
+        low, model = llama_cpp.llama_cpp, self.llm._model.model
+        return not (low.llama_model_is_recurrent(model) or low.llama_model_is_hybrid(model))
 
     def reply(self, answer: dict) -> None:
         """One line."""

@@ -1,5 +1,7 @@
 """Models in child processes, and a pass of one over the inputs of `octet eval`."""
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -81,6 +83,7 @@ class Run:
         try:
             self.open(ctx)
         except BaseException:
+            self.child.kill()
             self._end()
             raise
 
@@ -88,8 +91,10 @@ class Run:
         """The run itself."""
         return self
 
-    def __exit__(self, *_):
-        """End the process."""
+    def __exit__(self, failed, *_):
+        """End the process, at once if something went wrong."""
+        if failed:
+            self.child.kill()
         self._end()
 
     def open(self, ctx: int) -> None:
@@ -98,7 +103,7 @@ class Run:
             spec = self.spec
             told = self._ask(open=spec.path, stock=spec.stock, ctx=ctx, threads=self.threads)
             self.vocab, self.bos, self.load_s = told["vocab"], told["bos"], told["load_s"]
-            self.ctx = ctx
+            self.ctx, self.held, self.can_rewind = ctx, [], told["can_rewind"]
 
     def tokenize(self, text: str, bos: bool = False, special: bool = False) -> list[int]:
         """Tokens of a text."""
@@ -107,6 +112,7 @@ class Run:
     def feed(self, tokens: list[int], past: int, rows: int) -> tuple[float, np.ndarray]:
         """Seconds it took, and the logits at the last `rows` of the tokens."""
         seconds = self._ask(feed=tokens, past=past, rows=rows)["seconds"]
+        self.held[past:] = tokens
         logits = np.empty((rows, self.vocab), np.float32)
         view = memoryview(logits).cast("B") if rows else b""
         done = 0
@@ -118,8 +124,15 @@ class Run:
         return seconds, logits
 
     def logits(self, item: Item):
-        """The logits of an item's compared positions, some rows at a time, in order."""
+        """The logits of an item's compared positions, some rows at a time, in order.
+
+        What it begins with is not fed again if the item before began with the same: questions of
+        one subject share their examples.
+        """
         at, most = 0, max(1, LOGIT_BYTES // (4 * self.vocab))
+        if self.can_rewind:
+            both = zip(self.held, item.tokens[: item.first], strict=False)
+            at = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
         while at < len(item.tokens):
             end = min(at + BATCH, len(item.tokens), max(at, item.first) + most)
             rows = max(0, end - max(at, item.first))
@@ -190,14 +203,8 @@ class Run:
         raise OctetError(f"{self.spec.text}: {one_line((last or [f'exit code {code}'])[0])}")
 
     def _end(self) -> None:
-        for stream in (self.child.stdin, self.child.stdout):
-            try:
-                stream.close()
-            except OSError:
-                pass
-        try:
-            self.child.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
+        with contextlib.suppress(OSError):
+            self.child.stdin.close()  # it ends when there are no more requests
+        self.child.stdout.close()
+        self.child.wait()
         self.said.close()

@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> dict:
             results.append(_candidate(spec, plan, reference, given, args.threads))
             if number == 0:
                 _check_control(results[0], control)
+            if sys.stderr.isatty():
+                print(f"octet: {spec.text}: {report.line(results[-1])}", file=sys.stderr)
     result = {
         "control": args.control,
         "inputs": {
