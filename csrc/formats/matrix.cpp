@@ -33,21 +33,40 @@ size_t pack_scratch_bytes(const Layout & l) {
     return align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2) + align64(size_t(l.k / 16));
 }
 
-// Interleaves the codes of one row into group after group of the panel.
-static void put_codes(int bits, const uint8_t * codes, int64_t k, int row, uint8_t * panel) {
-    for (int64_t g = 0; g < k / 32; ++g, codes += 32, panel += 64 * bits) {
-        for (int quad = 0; quad < 8; ++quad) {
-            for (int c = 0; c < 4; ++c) {
-                uint8_t code = codes[4 * quad + c];
-                int lane = 4 * row + c;
-                switch (bits) {
-                    case 8: panel[64 * quad + lane] = code; break;
-                    case 4: panel[64 * (quad % 4) + lane] |= uint8_t(code << (4 * (quad / 4))); break;
-                    case 3: panel[128 + lane] |= uint8_t((code >> 2) << quad); [[fallthrough]];
-                    case 2: panel[64 * (quad / 4) + lane] |= uint8_t((code & 3) << (2 * (quad % 4)));
-                }
+// Interleaves the codes of one row into group after group of the panel, the four columns of a quad at a
+// time: their codes are the bytes of a word.
+template <int kBits>
+static void put_codes(const uint8_t * codes, int64_t k, int row, uint8_t * panel) {
+    panel += 4 * row;
+    for (int64_t g = 0; g < k / 32; ++g, codes += 32, panel += 64 * kBits) {
+        uint32_t quad[8];
+        std::memcpy(quad, codes, sizeof quad);
+        if constexpr (kBits == 8) {
+            for (int i = 0; i < 8; ++i) std::memcpy(panel + 64 * i, quad + i, 4);
+        } else if constexpr (kBits == 4) {
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t both = quad[i] | quad[i + 4] << 4;
+                std::memcpy(panel + 64 * i, &both, 4);
             }
+        } else {
+            uint32_t low[2] = {0, 0}, third = 0;
+            for (int i = 0; i < 8; ++i) {
+                low[i / 4] |= (quad[i] & 0x03030303u) << (2 * (i % 4));
+                third |= (quad[i] >> 2 & 0x01010101u) << i;
+            }
+            std::memcpy(panel, low, 4);
+            std::memcpy(panel + 64, low + 1, 4);
+            if constexpr (kBits == 3) std::memcpy(panel + 128, &third, 4);
         }
+    }
+}
+
+static void put_codes(int bits, const uint8_t * codes, int64_t k, int row, uint8_t * panel) {
+    switch (bits) {
+        case 8: return put_codes<8>(codes, k, row, panel);
+        case 4: return put_codes<4>(codes, k, row, panel);
+        case 3: return put_codes<3>(codes, k, row, panel);
+        case 2: return put_codes<2>(codes, k, row, panel);
     }
 }
 
@@ -58,7 +77,7 @@ void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_
     auto * mult = reinterpret_cast<int8_t *>(scratch + align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2));
     auto * panel_d = reinterpret_cast<uint16_t *>(panel + l.d_offset);
 
-    std::memset(panel, 0, l.panel_bytes);
+    if (n_rows < kPanelRows) std::memset(panel, 0, l.panel_bytes);
     for (int row = 0; row < n_rows; ++row) {
         l.format->unpack(rows + size_t(row) * row_bytes, l.k, codes, d, mult);
         put_codes(l.format->code_bits, codes, l.k, row, panel);
