@@ -21,7 +21,7 @@ def cache(tmp_path_factory):
 def octet(cache):
     """Run `octet …`; the finished process."""
 
-    def run(*arguments, timeout=170, **env):
+    def run(*arguments, timeout=600, **env):
         env.setdefault("OCTET_CACHE_DIR", cache)
         return subprocess.run(
             [sys.executable, "-m", "llama_octet", *map(str, arguments)],
@@ -59,7 +59,7 @@ def program(cache):
             [sys.executable, "-c", code, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=170,
+            timeout=600,
             env=clean_environment(**env),
             cwd=cwd,
             check=False,
@@ -107,7 +107,7 @@ def convert(tmp_path_factory, cache):
                 [sys.executable, "-m", "llama_octet", "convert", source, out, *options, "--json"],
                 capture_output=True,
                 text=True,
-                timeout=170,
+                timeout=600,
                 env=clean_environment(OCTET_CACHE_DIR=cache),
                 check=False,
             )
