@@ -3,9 +3,13 @@
 import json
 import math
 import os
+import types
 
 import models
 import pytest
+from llama_octet.commands import eval as command
+from llama_octet.errors import OctetError
+from llama_octet.eval_runs import parse_spec
 from octet_helpers import complaint
 
 TEXT = "The river begins on a hill, and the water that falls there finds the lowest way. " * 8
@@ -148,3 +152,31 @@ def test_file_names_with_an_at_sign(octet_json, control, text, tmp_path):
     result = octet_json("eval", control, f"{odd}@stock", "--text", text, "--positions", 9)
     assert result["candidates"][1]["kl"]["max"] == 0
     assert not math.isnan(result["candidates"][1]["top1"])
+
+
+def test_settings_after_a_files_name():
+    spec = parse_spec("some.gguf@OCTET_W8A8=0@OCTET_INCLUDE=a,b", stock=False)
+    assert (spec.path, spec.stock) == ("some.gguf", False)
+    assert spec.environment == {"OCTET_W8A8": "0", "OCTET_INCLUDE": "a,b"}
+    assert parse_spec("some.gguf", stock=True).stock
+    assert not parse_spec("some.gguf@plugin", stock=True).stock
+    assert parse_spec("a@b.gguf@stock", stock=False).path == "a@b.gguf"
+
+
+def test_a_disk_without_room(monkeypatch):
+    plan = command._Plan(1000, [], [command.Item("text", [0] * 5, 0, [0] * 5)])
+    monkeypatch.setattr(
+        command.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=5 * 1000 * 4)
+    )
+    command._check_space(plan)
+    plan.vocab += 1
+    with pytest.raises(OctetError, match="TMPDIR"):
+        command._check_space(plan)
+
+
+def test_a_control_that_disagrees_with_itself():
+    control = parse_spec("some.gguf", stock=True)
+    command._check_control({"kl": {"max": 0.0}, "top1": 1.0}, control)
+    for kl, top1 in ((1e-12, 1.0), (0.0, 0.99), (math.nan, 1.0)):
+        with pytest.raises(OctetError, match=r"some\.gguf: disagrees with itself"):
+            command._check_control({"kl": {"max": kl}, "top1": top1}, control)
