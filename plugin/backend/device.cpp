@@ -118,8 +118,10 @@ Registry registry = {kApiVersion, {registry_name, device_count, get_device, get_
 void announce() {
     const Settings & s = settings();
     std::string on = s.quantize ? "int8 made at load" : "int8 and expert weights";
-    std::fprintf(stderr, "octet: %s through %s kernels (off: OCTET_W8A8=0 OCTET_MOE=0; what ran: octet doctor)\n",
-                 on.c_str(), isa_name(s.isa));
+    std::fprintf(
+        stderr,
+        "octet: %s through %s kernels (off: OCTET_W8A8=0 OCTET_MOE=0; what ran: octet run, llama_octet.status())\n",
+        on.c_str(), isa_name(s.isa));
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ctx",
         metavar="N",
         type=_whole("--ctx", 1),
-        help=f"room for prompt and answer, in tokens ({USUAL_CONTEXT}, or the model's if smaller)",
+        help="room for prompt and answer, in tokens (as much as they can need, up to "
+        f"{USUAL_CONTEXT} or the model's own)",
     )
     parser.add_argument(
         "--temp",
@@ -142,12 +143,19 @@ def peak_rss_mib() -> float:
     return math.nan
 
 
+def _needed(args) -> int:
+    """Tokens that prompt and answer can come to: at most one a byte, and a few that mark the start."""
+    return len(args.prompt.encode("utf-8", "surrogateescape")) + 16 + args.n
+
+
 def _load(args):
     found = header.read(args.model)
     common = {
-        "n_ctx": args.ctx or min(USUAL_CONTEXT, found.context_length or USUAL_CONTEXT),
+        "n_ctx": args.ctx
+        or min(_needed(args), USUAL_CONTEXT, found.context_length or USUAL_CONTEXT),
         "n_threads": args.threads,
         "n_threads_batch": args.threads,
+        "swa_full": False,  # the whole context is only worth keeping for a prompt that is changed
         "verbose": False,
     }
     return open_model(args.model, args.stock, **common)
