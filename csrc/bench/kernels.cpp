@@ -2,8 +2,8 @@
 //
 //     kernels_bench [isa] [gate_up] [down] [embd] [ff] [experts] [used] [threads] [tokens]
 //
-// Prints for 1, 8, 64 and 512 tokens, or those given: the median time, the least processor time per thread and, of the latter, integer
-// operations per second (a product and a sum are two) and bytes of packed weights read per second.
+// Prints for 1, 8, 64 and 512 tokens, or those given: the median time, the least processor time per thread and, of the
+// latter, integer operations per second (a product and a sum are two) and bytes of packed weights read per second.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

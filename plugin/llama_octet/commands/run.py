@@ -144,7 +144,7 @@ def peak_rss_mib() -> float:
 
 
 def _needed(args) -> int:
-    """Tokens that prompt and answer can come to: at most one a byte, and a few that mark the start."""
+    """Tokens that prompt and answer can need: at most one a byte, and a few for the start."""
     return len(args.prompt.encode("utf-8", "surrogateescape")) + 16 + args.n
 
 
