@@ -2,6 +2,7 @@
 // and every number of rows, and stays inside its memory.
 #include "check.h"
 #include "matrix_data.h"
+#include "octet/c_api.h"
 #include "tests.h"
 
 namespace octet_test {
@@ -76,6 +77,55 @@ static void test_float(const Case & c, int64_t k, int64_t n, int64_t rows, int64
                       int(n), int(rows));
             }
         }
+    }
+}
+
+static float value_of(uint16_t bits, ScaleType type) {
+    float value;
+    if (type == ScaleType::bf16) {
+        const uint32_t wide = uint32_t(bits) << 16;
+        std::memcpy(&value, &wide, 4);
+        return value;
+    }
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    value = exponent ? std::ldexp(float(1024 + fraction), exponent - 25) : std::ldexp(float(fraction), -24);
+    return bits & 0x8000 ? -value : value;
+}
+
+// What was packed is what the file's blocks hold, weight by weight.
+static void test_packing(const Case & c, int64_t k) {
+    const int64_t n = 21;
+    MatrixData w(c, 1, n, k, 3);
+    const Layout & l = w.layout();
+    const Format & f = *l.format;
+    octet_kernel_weight_spec spec{};
+    spec.format = c.format;
+    spec.n_experts = 1;
+    spec.n = n;
+    spec.k = k;
+    spec.scale_group = c.scale_group;
+    spec.packed = 1;
+    spec.blocks = w.native().data;
+    spec.bytes = size_t(n) * w.native().row_bytes;
+    octet_kernel_weight * weight = octet_kernel_weight_new(&spec);
+    std::vector<float> got(size_t(n * k));
+    CHECK(weight && octet_kernel_dequantize(weight, 0, got.data()) == 0, "%s: %s", c.format, octet_kernel_error());
+    octet_kernel_weight_free(weight);
+
+    std::vector<uint8_t> codes(static_cast<size_t>(k));
+    std::vector<uint16_t> d(size_t(k / f.span));
+    std::vector<int8_t> mult(size_t(k / f.range));
+    for (int64_t o = 0; o < n; ++o) {
+        f.unpack(w.native().data + size_t(o) * w.native().row_bytes, k, codes.data(), d.data(), mult.data());
+        int64_t wrong = -1;
+        for (int64_t j = 0; j < k; ++j) {
+            const uint8_t code = codes[size_t(j)];
+            float weight_value = f.code_bits == 8 ? float(int8_t(code)) : float(f.table[code]);
+            weight_value *= value_of(d[size_t(j / f.span)], f.d_type);
+            if (f.has_mult) weight_value *= float(mult[size_t(j / f.range)]) * f.unit;
+            if (got[size_t(o * k + j)] != weight_value) wrong = j;
+        }
+        CHECK(wrong < 0, "%s group %d, k %d: weight %d of row %d", c.format, c.scale_group, int(k), int(wrong), int(o));
     }
 }
 
@@ -154,6 +204,7 @@ static void test_tile_configuration() {
 void test_product() {
     int64_t start = 0;
     for (const Case & c : cases()) {
+        for (int64_t k : c.ks) test_packing(c, k);
         for (size_t i = 0; i < c.ks.size(); ++i) {
             if (quick() && i != 0 && i + 1 != c.ks.size()) continue;
             for (int64_t n : row_counts()) {
@@ -161,8 +212,8 @@ void test_product() {
             }
             // How a kernel divides a tile depends on the number of rows: every one of them.
             for (int64_t rows = 1; i == 0 && rows <= kTileRows; ++rows) test_integer(c, c.ks[i], 17, rows, start++);
-            // Up to all the rows of one call, and more.
-            for (int64_t rows : {100, 128, 150}) test_integer(c, c.ks[i], 17, rows, start++);
+            // Every number of tiles in one call, with and without a rest; and more rows than one call takes.
+            for (int64_t rows : {47, 64, 74, 81, 100, 112, 128, 150}) test_integer(c, c.ks[i], 17, rows, start++);
             for (int64_t rows : {1, 8, 17}) test_float(c, c.ks[i], rows == 8 ? 17 : 9, rows, start++);
         }
     }
