@@ -1,5 +1,7 @@
 """int8 on load gives the integers that the converter writes."""
 
+import math
+
 import kernels
 import numpy as np
 import pytest
@@ -76,3 +78,37 @@ def test_fp16_scale_rounds_once():
     w[:, 1:] = np.linspace(-1, 1, 31, dtype=np.float32) * w[:, :1]
     q, d = int8.quantize(w.astype(np.float64), 0)
     assert kernels.quantize_weights(w, 0, 0, 0).tobytes() == int8.pack(q, d)
+
+
+@pytest.mark.parametrize("block", [32, 128])
+def test_rotation_is_scaled_by_a_number_rounded_once(block):
+    """1/√block differs in its last bit from √(1/block); rows where that decides an integer."""
+    right, twice_rounded = math.sqrt(1 / block), 1 / math.sqrt(block)
+    assert right != twice_rounded
+    d = 2.0**-10
+    rows, expected = [], []
+    for k in range(1, 127):
+        sum_ = (k + 0.5) * d / right
+        for _ in range(4):
+            sum_ = np.nextafter(sum_, 0)
+        for _ in range(8):
+            sum_ = np.nextafter(sum_, np.inf)
+            q = reference.round_away(float(sum_ * right / d))
+            if q != reference.round_away(float(sum_ * twice_rounded / d)):
+                # The first rotated column is the sum of three weights, to the last bit.
+                row = np.zeros(2 * block, np.float32)
+                rest = float(sum_)
+                for j in range(3):
+                    row[j] = np.float32(rest)
+                    rest -= float(row[j])
+                    row[j] *= reference.sign(j, 0)
+                assert rest == 0
+                row[block] = 127 * d / right  # makes the scale d
+                rows.append(row)
+                expected.append(q)
+    assert len(rows) > 10
+    w = np.array(rows)
+    got = kernels.quantize_weights(w, block, 0, 0)
+    assert_array_equal(got[:, 2].view(np.int8), expected)
+    q, scale = int8.quantize(rotation.rotate(w, block, 0), 0)
+    assert got.tobytes() == int8.pack(q, scale)
