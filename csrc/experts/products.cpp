@@ -22,6 +22,10 @@ Tiles room_for_tiles(const Layout & l, int64_t count, Scratch & q, Scratch & d, 
                     offset.get<int32_t>(size_t(rows * (l.k / l.range))));
 }
 
+// So few rows are prepared before the threads start: that takes a microsecond or two, and waiting for
+// each other, where other programs want the cores too, much longer.
+constexpr int64_t kFewRows = 2;
+
 int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
 template <int kChunk>
@@ -229,13 +233,19 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
     PanelRoom room(space.panels, {&w}, n_threads);
     Counter counter;
 
+    auto prepare = [&](const Thread & thread) {
+        int64_t first, last;
+        thread.share(x_rows, &first, &last);
+        for (int64_t i = first; i < last; ++i) {
+            input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
+        }
+    };
+    const bool few = x_rows <= kFewRows;
+    if (!prepared && few) on_threads(1, prepare);
+
     auto work = [&](const Thread & thread) {
-        if (!prepared) {
-            int64_t first, last;
-            thread.share(x_rows, &first, &last);
-            for (int64_t i = first; i < last; ++i) {
-                input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
-            }
+        if (!prepared && !few) {
+            prepare(thread);
             thread.barrier();
         }
         if (!in_order && !w.float_products) {

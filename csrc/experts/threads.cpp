@@ -3,6 +3,7 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+#include <pthread.h>
 #endif
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -44,9 +45,24 @@ void Thread::barrier() const {
 #endif
 }
 
+#if defined(_OPENMP)
+namespace {
+
+// A forked child has the team's records but none of its threads, and would wait for them for ever: it
+// works alone.
+bool forked = false;
+
+bool in_forked_child() {
+    static const int registered = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+    return registered == 0 && forked;
+}
+
+}  // namespace
+#endif
+
 void run_on_threads(int n_threads, void (*f)(void *, const Thread &), void * data) {
 #if defined(_OPENMP)
-    if (n_threads > 1 && !omp_in_parallel()) {
+    if (n_threads > 1 && !in_forked_child() && !omp_in_parallel()) {
 #pragma omp parallel num_threads(n_threads)
         {
             DefaultFloat mode;

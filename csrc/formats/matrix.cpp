@@ -90,6 +90,15 @@ void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_
     }
 }
 
+bool finite_scales(const Layout & l, const uint8_t * panel) {
+    const uint16_t exponent = l.format->d_type == ScaleType::bf16 ? 0x7f80 : 0x7c00;
+    const auto * d = reinterpret_cast<const uint16_t *>(panel + l.d_offset);
+    for (int64_t i = 0; i < l.k / l.span * kPanelRows; ++i) {
+        if ((d[i] & exponent) == exponent) return false;
+    }
+    return true;
+}
+
 bool shares_scale(const Layout & l, const uint8_t * row) {
     if (l.format->code_bits != 8) return true;
     int64_t blocks_per_span = l.span / l.format->span;

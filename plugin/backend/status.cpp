@@ -66,7 +66,7 @@ static std::string tensor_json(const Stored & s) {
            "], \"path\": " + quoted(path_name(s.decision.path)) + ", \"reason\": " + quoted(s.decision.reason) +
            ", \"layout\": " + quoted(s.layout) + ", \"rotation\": " + std::to_string(s.decision.rotation) +
            ", \"scale_group\": " + std::to_string(s.decision.scale_group) + ", \"bytes\": " + std::to_string(s.bytes) +
-           ", \"calls\": " + std::to_string(s.calls.load()) + "}";
+           ", \"calls\": " + std::to_string(s.calls.load()) + ", \"fault\": " + quoted(s.fault) + "}";
 }
 
 std::string Status::json() {

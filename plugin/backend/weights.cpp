@@ -112,6 +112,7 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
                 if (!shares_scale(l, source + size_t(r) * m.row_bytes)) result.scales_differ = true;
             }
             pack_panel(l, source, m.row_bytes, rows, panels + size_t(p) * l.panel_bytes, scratch.data());
+            if (!finite_scales(l, panels + size_t(p) * l.panel_bytes)) result.not_finite = true;
         }
     };
     on_threads(pack_threads(), work);
@@ -123,7 +124,8 @@ void report(const Stored & s, const char * text) {
                  text);
 }
 
-constexpr const char * kScalesDiffer = "its blocks do not share their scale as the file says: convert the model again";
+constexpr const char * kScalesDiffer =
+    "has blocks that do not share their scale as the file says: convert the model again";
 
 // Weights that stay as they are may still not be what the file says.
 void check_in_place(Stored & s) {
@@ -185,7 +187,7 @@ void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t s
         PackResult result;
         pack(*s, data, static_cast<uint8_t *>(t->data), result);
         if (result.scales_differ) s->fault = kScalesDiffer;
-        if (result.not_finite) report(*s, "has values that are not finite; their rows will give NaN");
+        if (result.not_finite) s->fault = "has values that are not finite: the file is damaged, or its source was";
     } else {
         std::memcpy(t->data, data, size);
         check_in_place(*s);

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import threading
 
 from . import header, registration, runtime
@@ -34,7 +35,7 @@ class Llama(_llama_cpp.Llama):
             overrides = dict(kwargs.get("kv_overrides") or {})
             overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
-        with _loading, _errors_of_this_thread() as said:
+        with _loading, _interrupt_waits(), _errors_of_this_thread() as said:
             loaded.library.model_begin(path)
             try:
                 super().__init__(path, *args, **kwargs)
@@ -48,6 +49,31 @@ class Llama(_llama_cpp.Llama):
                 raise ModelError(f"{text}: {detail}" if detail else text) from why
             finally:
                 loaded.library.model_end()
+        self._refuse_faults(path, loaded.library)
+
+    def _refuse_faults(self, path, library):
+        """A weight whose data contradict the file is an error now, not at the first token."""
+        for tensor in library.status()["tensors"]:
+            if tensor["fault"]:
+                self.close()
+                raise ModelError(f"{path}: {tensor['name']} {tensor['fault']}")
+
+
+@contextlib.contextmanager
+def _interrupt_waits():
+    """Ctrl-C while a model loads is raised after it: in a callback from C it would be lost."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield
+        return
+    came = []
+    signal.signal(signal.SIGINT, lambda *what: came.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if came:
+        usual(*came[0])
 
 
 def _reason(lines: list[str]) -> str:

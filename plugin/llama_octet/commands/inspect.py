@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from .. import registration
+from .. import header, registration
 from ..errors import OctetError
 from ..gguf_tools.inspect import add_arguments, render
 from ..gguf_tools.inspect import run as inspect
@@ -16,6 +16,7 @@ EXAMPLE = "octet inspect model-int8.gguf"
 
 def run(args):
     """Inspect, with the backend's decisions if the backend can be loaded."""
+    header.read(args.model)  # its one line, before anybody else opens the file
     with contextlib.ExitStack() as stack:
         path_of = None
         try:
@@ -24,6 +25,6 @@ def run(args):
             stack.callback(library.model_end)
             path_of = library.decide
         except OctetError as why:
-            # The file can be shown all the same, and its own errors come out below.
+            # The file can be shown all the same.
             print(f"octet: paths are not shown: {why}", file=sys.stderr)
         return inspect(args, path_of)

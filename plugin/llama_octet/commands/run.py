@@ -66,19 +66,21 @@ def run(args: argparse.Namespace) -> dict:
     )
     if not tokens:
         raise UsageError("the prompt has no tokens for this model: give -p some text")
-    if len(tokens) >= llm.n_ctx():
+    # llama.cpp rounds its context up; what was asked for is what there is room for.
+    context = min(llm.n_ctx(), args.ctx or llm.n_ctx())
+    if len(tokens) >= context:
         raise UsageError(
             f"the prompt has {len(tokens)} tokens, more than fit into a context of "
-            f"{llm.n_ctx()}: shorten it or raise --ctx"
+            f"{context}: shorten it or raise --ctx"
         )
     if args.warm_up:
         llm.eval(tokens[:2])
         llm.reset()
     llm.set_seed(args.seed)
-    limit = min(args.n, llm.n_ctx() - len(tokens))
+    limit = min(args.n, context - len(tokens))
     out, text, times = _generate(llm, tokens, limit, args)
     if limit < args.n and len(out) == limit:
-        print(f"octet: the context of {llm.n_ctx()} tokens is full (--ctx)", file=sys.stderr)
+        print(f"octet: the context of {context} tokens is full (--ctx)", file=sys.stderr)
 
     first, last = times[1] - times[0], times[-1] - times[1]
     result = {
