@@ -46,59 +46,6 @@ void copy_row(const Layout & l, const Tile & from, int from_row, const Tile & to
     for (int64_t r = 0; r < ranges; ++r) to.offset[r * kTileRows + to_row] = from.offset[r * kTileRows + from_row];
 }
 
-// Slots (token * n_used + used) sorted by expert, and the tiles that an expert's slots fill: expert e
-// has sorted positions first[e] .. first[e + 1], in tiles tile[e] .. tile[e + 1] of 16 positions each.
-struct Groups {
-    int64_t n_experts, n_slots;
-    int32_t *first, *tile, *slot;
-
-    int64_t rows(int64_t e) const { return first[e + 1] - first[e]; }
-    int64_t tiles() const { return tile[n_experts]; }
-};
-
-Groups room_for_groups(int64_t n_experts, int64_t n_slots, Scratch & scratch) {
-    int32_t * memory = scratch.get<int32_t>(size_t(2 * (n_experts + 1) + 2 * n_slots));
-    std::memset(memory, 0, size_t(n_experts + 1) * sizeof(int32_t));
-    return {n_experts, n_slots, memory, memory + n_experts + 1, memory + 2 * (n_experts + 1)};
-}
-
-void count_tiles(Groups & g) {
-    g.tile[0] = 0;
-    for (int64_t e = 0; e < g.n_experts; ++e) g.tile[e + 1] = g.tile[e] + int32_t(tile_count(g.rows(e)));
-}
-
-bool group_by_expert(const Routing & r, int64_t n_experts, Scratch & scratch, Groups * groups) {
-    const int64_t n = r.n_used * r.n_tokens;
-    Groups g = room_for_groups(n_experts, n, scratch);
-    int32_t * expert = g.slot + n;
-    for (int64_t t = 0; t < r.n_tokens; ++t) {
-        for (int64_t s = 0; s < r.n_used; ++s) {
-            int32_t id;
-            std::memcpy(&id, r.ids + t * r.token_stride + s * r.slot_stride, 4);
-            if (id < 0 || id >= n_experts) return false;
-            expert[t * r.n_used + s] = id;
-            ++g.first[id + 1];
-        }
-    }
-    for (int64_t e = 0; e < n_experts; ++e) g.first[e + 1] += g.first[e];
-    // Fills each group from its start; first[] moves to the ends and is moved back.
-    for (int64_t i = 0; i < n; ++i) g.slot[g.first[expert[i]]++] = int32_t(i);
-    for (int64_t e = n_experts; e > 0; --e) g.first[e] = g.first[e - 1];
-    g.first[0] = 0;
-    count_tiles(g);
-    *groups = g;
-    return true;
-}
-
-// All rows in the one group of a dense weight, in their order.
-Groups single_group(int64_t rows, Scratch & scratch) {
-    Groups g = room_for_groups(1, rows, scratch);
-    g.first[1] = int32_t(rows);
-    for (int64_t i = 0; i < rows; ++i) g.slot[i] = int32_t(i);
-    count_tiles(g);
-    return g;
-}
-
 // f(tile, first sorted position, rows) for this thread's share of all tiles.
 template <typename F>
 void for_my_tiles(const Groups & g, const Thread & thread, F f) {
@@ -275,14 +222,14 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
 
 void multiply(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t rows, float * out,
               int64_t out_stride, Workspace & space, int n_threads, bool prepared) {
-    Groups groups = single_group(rows, space.groups);
+    Groups groups = single_group(rows, kTileRows, space.groups);
     multiply_groups(kernels, w, x, rows, groups, groups.slot, prepared, out, out_stride, space, n_threads);
 }
 
 bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows_per_token,
                         const Routing & r, float * out, int64_t out_stride, Workspace & space, int n_threads) {
     Groups groups;
-    if (!group_by_expert(r, w.matrix.n_experts, space.groups, &groups)) return false;
+    if (!group_by_expert(r, w.matrix.n_experts, kTileRows, space.groups, &groups)) return false;
     int32_t * source = space.ids.get<int32_t>(size_t(groups.n_slots));
     for (int64_t i = 0; i < groups.n_slots; ++i) {
         int64_t token = groups.slot[i] / r.n_used, used = groups.slot[i] % r.n_used;
@@ -300,7 +247,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
     const int64_t n_ff = c.n_ff, n_out = down.matrix.n;
 
     Groups g;
-    if (!group_by_expert(r, gate.matrix.n_experts, space.groups, &g)) return false;
+    if (!group_by_expert(r, gate.matrix.n_experts, kTileRows, space.groups, &g)) return false;
     const int64_t slots = g.n_slots;
     int32_t * token = space.ids.get<int32_t>(size_t(2 * slots));
     int32_t * position = token + slots;  // the numbers 0, 1, 2, ...: float rows of h

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "octet/groups.h"
 #include "octet/kernels.h"
 #include "octet/scratch.h"
 
@@ -44,13 +45,6 @@ struct RowsIn {
 // quantized rows are used again.
 void multiply(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t rows, float * out,
               int64_t out_stride, Workspace & space, int n_threads, bool prepared = false);
-
-// Which expert each of n_used slots of each of n_tokens tokens goes to; strides in bytes.
-struct Routing {
-    const char * ids;
-    int64_t slot_stride, token_stride;
-    int64_t n_used, n_tokens;
-};
 
 // out[t][s] = W[expert(t, s)] x[t * x_rows_per_token + s % x_rows_per_token], slots contiguous:
 // out + (t * n_used + s) * out_stride. Returns false if an id is not an expert.
