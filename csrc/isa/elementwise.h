@@ -84,21 +84,59 @@ void for_tiles(const Panel & w, const Tiles & x, int rows, float * out) {
     }
 }
 
+// One register of the instruction set: where lanes are compared, GCC 12 takes wider vectors apart.
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Int4 __attribute__((vector_size(16)));
+
+template <typename Vector>
+inline Vector larger(const Vector & a, const Vector & b) {
+    return a > b ? a : b;
+}
+
+inline int32_t largest_lane(const Ints & v) {
+    Int4 part[kLanes / 4];
+    std::memcpy(part, &v, sizeof v);
+    Int4 m = part[0];
+    for (int i = 1; i < kLanes / 4; ++i) m = larger(m, part[i]);
+    int32_t largest = m[0];
+    for (int i = 1; i < 4; ++i) largest = m[i] > largest ? m[i] : largest;
+    return largest;
+}
+
+inline int32_t sum_of_lanes(const Ints & v) {
+    Int4 part[kLanes / 4];
+    std::memcpy(part, &v, sizeof v);
+    Int4 m = part[0];
+    for (int i = 1; i < kLanes / 4; ++i) m += part[i];
+    return (m[0] + m[1]) + (m[2] + m[3]);
+}
+
 // 32 values onto the grid of `scale`, rounded half away from zero. sums[h] += those of 16 columns.
-inline void quantize_32(const float * x, float scale, int8_t * q, int32_t * sums) {
+inline void quantize_32(const float * x, float scale, int8_t * q, Ints sums[2]) {
     int32_t t[32];
-    for (int i = 0; i < 32; ++i) {
-        float y = x[i] / scale;
+    for (int i = 0; i < 32; i += kLanes) {
+        Floats y;
+        std::memcpy(&y, x + i, sizeof y);
+        y = y / scale;
         // A subnormal scale is rounded coarsely enough for |y| to pass 127.
-        y = y > 127.0f ? 127.0f : y;
-        y = y < -127.0f ? -127.0f : y;
-        const int32_t whole = int32_t(y);     // towards zero
-        const float rest = y - float(whole);  // exact
-        t[i] = whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+        y = y > 127.0f ? Floats{} + 127.0f : y;
+        y = y < -127.0f ? Floats{} - 127.0f : y;
+        Ints whole = __builtin_convertvector(y, Ints);                   // towards zero
+        const Floats rest = y - __builtin_convertvector(whole, Floats);  // exact
+        whole -= rest >= 0.5f;                                           // a comparison that holds is -1
+        whole += rest <= -0.5f;
+        std::memcpy(t + i, &whole, sizeof whole);
+        sums[i / 16] += whole;
     }
     for (int i = 0; i < 32; ++i) q[i] = int8_t(t[i]);
-    for (int i = 0; i < 16; ++i) sums[0] += t[i];
-    for (int i = 16; i < 32; ++i) sums[1] += t[i];
 }
 
 inline void quantize(const float * x, const Layout & w, const Tile & tile, int row) {
@@ -106,16 +144,18 @@ inline void quantize(const float * x, const Layout & w, const Tile & tile, int r
     for (int64_t g = 0; g < w.k / group; ++g) {
         const float * xg = x + g * group;
         // Magnitudes of floats order as their bits do, and infinities and NaNs come last.
-        uint32_t amax_bits = 0;
-        for (int64_t j = 0; j < group; ++j) {
-            uint32_t bits = __builtin_bit_cast(uint32_t, xg[j]) & 0x7fffffffu;
-            amax_bits = bits > amax_bits ? bits : amax_bits;
+        Ints magnitudes = {};
+        for (int64_t j = 0; j < group; j += kLanes) {
+            Ints bits;
+            std::memcpy(&bits, xg + j, sizeof bits);
+            magnitudes = larger(magnitudes, bits & 0x7fffffff);
         }
+        const int32_t amax_bits = largest_lane(magnitudes);
         float scale = __builtin_bit_cast(float, amax_bits) / 127.0f;
-        if (amax_bits >= 0x7f800000u) scale = __builtin_nanf("");
+        if (amax_bits >= 0x7f800000) scale = __builtin_nanf("");
         tile.d[g * kTileRows + row] = scale;
         const bool zero = !(scale > 0.0f);
-        int32_t sums[2] = {0, 0};
+        Ints sums[2] = {};
         for (int64_t j = 0; j < group; j += 32) {
             int8_t * q = tile_columns(tile, chunk, row, g * group + j);
             if (zero)
@@ -125,10 +165,10 @@ inline void quantize(const float * x, const Layout & w, const Tile & tile, int r
         }
         // A group is one range, or two of 16 columns.
         if (w.range == 16) {
-            tile.offset[2 * g * kTileRows + row] = -128 * sums[0];
-            tile.offset[(2 * g + 1) * kTileRows + row] = -128 * sums[1];
+            tile.offset[2 * g * kTileRows + row] = -128 * sum_of_lanes(sums[0]);
+            tile.offset[(2 * g + 1) * kTileRows + row] = -128 * sum_of_lanes(sums[1]);
         } else {
-            tile.offset[g * kTileRows + row] = -128 * (sums[0] + sums[1]);
+            tile.offset[g * kTileRows + row] = -128 * sum_of_lanes(sums[0] + sums[1]);
         }
     }
 }
