@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
@@ -161,24 +160,6 @@ def _check_smoothing(smooth: str, alpha, calibration) -> None:
             raise UsageError(f"{option}: only means something with --smooth, not available yet")
 
 
-def _check_output(model: Model, out: str, force: bool) -> Path:
-    # Through a link to what it points at: renaming over the link would cut it.
-    path = Path(os.path.realpath(out))
-    if path.is_dir():
-        raise UsageError(f"{out}: is a directory: give the file's name too")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent}: no such directory: create it first")
-    if path.exists():
-        for shard in model.shards:
-            if os.path.samefile(path, shard.path):
-                raise UsageError(f"{out}: is the input itself: write to another file")
-        if not path.is_file():
-            raise UsageError(f"{out}: is not a regular file")
-        if not force:
-            raise OctetError(f"{out}: exists: give --force to overwrite it")
-    return path
-
-
 # ---- converting ----------------------------------------------------------------------------
 
 
@@ -217,7 +198,7 @@ def convert(
     wishes = plan.Wishes(
         int8=[] if int8_patterns == ["none"] else int8_patterns,
         keep=_patterns(keep),
-        rotate=_choice("--rotate", rotate, {"auto": 128, "128": 128, "64": 64, "32": 32, "0": 0}),
+        rotate=_choice("--rotate", rotate, rotation.WISHES),
         scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128}),
         gate_up=gate_up,
         down=down,
@@ -229,7 +210,7 @@ def convert(
 
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(Model(input))
-        target = _check_output(model, os.fspath(output), force)
+        target = writer.check_target(os.fspath(output), force, [s.path for s in model.shards])
         if metadata.read(model) is not None:
             raise OctetError(f"{input}: is already converted: give the model it was made from")
         architecture = model.text("general.architecture")

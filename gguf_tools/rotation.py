@@ -8,6 +8,7 @@ import numpy as np
 HASH = "mix16"
 AXIS = "input"
 BLOCKS = (128, 64, 32)
+WISHES = {"auto": 128, "128": 128, "64": 64, "32": 32, "0": 0}  # of --rotate
 
 
 def block_for(columns: int, wished: int) -> int:
@@ -57,3 +58,9 @@ def rotate(weights: np.ndarray, block: int, seed: int) -> np.ndarray:
     # 1/block is exact, so this is 1/sqrt(block) rounded once
     y *= math.sqrt(1.0 / block)
     return np.ascontiguousarray(y.T).reshape(rows, columns)
+
+
+@functools.lru_cache(maxsize=4)
+def hadamard(block: int) -> np.ndarray:
+    """H of docs/format.md as f32 (block, block): `(x · signs) @ H` of blocks x, as BLAS does it."""
+    return rotate(np.diag(signs(block, 0)), block, 0).astype(np.float32)

@@ -6,7 +6,7 @@ import struct
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import OctetError
+from .errors import OctetError, UsageError
 from .reader import ARRAY, STRING, Model, Value
 
 ALIGNMENT = 32
@@ -59,6 +59,28 @@ def header(entries: list[bytes], tensors: list[tuple]) -> bytes:
         offset += size + padding(size)
     raw = b"".join(parts)
     return raw + bytes(padding(len(raw)))
+
+
+def check_target(out: str, force: bool, sources) -> Path:
+    """Where a file called `out` will really lie; an error if it must not be written.
+
+    `sources`: files it is made from, which it may not replace. `force`: it may replace others.
+    """
+    # Through a link to what it points at: renaming over the link would cut it.
+    path = Path(os.path.realpath(out))
+    if path.is_dir():
+        raise UsageError(f"{out}: is a directory: give the file's name too")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent}: no such directory: create it first")
+    if path.exists():
+        for source in sources:
+            if os.path.samefile(path, source):
+                raise UsageError(f"{out}: is the input itself: write to another file")
+        if not path.is_file():
+            raise UsageError(f"{out}: is not a regular file")
+        if not force:
+            raise OctetError(f"{out}: exists: give --force to overwrite it")
+    return path
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from . import __version__
 from .errors import OctetError, one_line
 
-COMMANDS = ("convert", "run", "inspect", "eval", "bench", "doctor", "demo")
+COMMANDS = ("convert", "run", "inspect", "calibrate", "eval", "bench", "doctor", "demo")
 
 
 class Parser(argparse.ArgumentParser):
