@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The output head only where named in full: '*,output.weight'",
     )
     add("--rotate", default="auto", help="auto|128|64|32|0: rotation block (default auto = 128)")
-    add("--scale-group", default="row", help="row|128: columns per int8 scale (default row)")
+    add("--scale-group", default="row", help="row|128|32: columns per int8 scale (default row)")
     add(
         *("--experts",),
         metavar="GATE_UP:DOWN",
@@ -199,7 +199,7 @@ def convert(
         int8=[] if int8_patterns == ["none"] else int8_patterns,
         keep=_patterns(keep),
         rotate=_choice("--rotate", rotate, rotation.WISHES),
-        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128}),
+        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32}),
         gate_up=gate_up,
         down=down,
     )

@@ -1,8 +1,12 @@
-"""Experts in codebook types: rounded by the runtime's own quantizers, expert by expert."""
+"""Experts in codebook types, rounded expert by expert.
+
+IQ4_NL and Q2_0 have a search of our own (scalar_codes), which finds smaller errors than the
+runtime's; the other types are rounded by the runtime's quantizers.
+"""
 
 import numpy as np
 
-from . import ggml
+from . import ggml, scalar_codes
 from .reader import Tensor
 
 
@@ -16,4 +20,8 @@ def jobs(tensor: Tensor, rows_per_job: int):
 
 def quantize(kind: ggml.GgmlType, weights: np.ndarray, importance, expert: int) -> bytes:
     """Round rows of one expert; `importance` is (experts, columns) or None. See ggml.quantize."""
-    return ggml.quantize(kind, weights, None if importance is None else importance[expert])
+    of_columns = None if importance is None else importance[expert]
+    if kind.name not in scalar_codes.CODES:
+        return ggml.quantize(kind, weights, of_columns)
+    ggml.check_weights(weights)
+    return scalar_codes.quantize(kind.name, weights, of_columns)

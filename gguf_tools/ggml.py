@@ -152,6 +152,12 @@ def needs_importance(kind: GgmlType) -> bool:
     return bool(_library().ggml_quantize_requires_imatrix(kind.id))
 
 
+def check_weights(weights: np.ndarray) -> None:
+    """Raise ValueError unless all are finite and within the range of an fp16 scale."""
+    if not np.abs(weights).max(initial=0) <= LARGEST_WEIGHT:  # also catches NaN
+        raise ValueError("a weight is not finite or beyond 65504")
+
+
 def quantize(kind: GgmlType, weights: np.ndarray, importance: np.ndarray | None) -> bytes:
     """Round f32 `weights` (rows, columns) to `kind` with the runtime's own quantizer.
 
@@ -162,8 +168,7 @@ def quantize(kind: GgmlType, weights: np.ndarray, importance: np.ndarray | None)
     weights = np.ascontiguousarray(weights, np.float32)
     if columns % kind.block:
         raise ValueError(f"{columns} columns are not a multiple of {kind.block}")
-    if not np.abs(weights).max(initial=0) <= LARGEST_WEIGHT:  # also catches NaN
-        raise ValueError("a weight is not finite or beyond 65504")
+    check_weights(weights)
     if importance is None and needs_importance(kind):
         importance = np.ones(columns)
     if importance is not None:
