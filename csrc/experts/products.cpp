@@ -158,6 +158,9 @@ class PanelRoom {
     uint8_t * room_ = nullptr;
 };
 
+// Outputs of a panel lie far apart in memory: asked for before the product, they are in the cache after it.
+void expect_output(const float * to, int64_t panel) { __builtin_prefetch(to + panel * kPanelRows, 1); }
+
 void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
     const int64_t valid = n - panel * kPanelRows;
     if (valid >= kPanelRows)
@@ -207,6 +210,7 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
         for_each_panel(g, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t p) {
             Panel panel = matrix_panel(w.matrix, e, p, room.of(thread));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                for (int r = 0; r < m; ++r) expect_output(out + g.slot[at + r] * out_stride, p);
                 alignas(64) float y[kMaxRows * kPanelRows];
                 input.product(w, panel, gathered.from(tile), source + at, m, y);
                 for (int r = 0; r < m; ++r) {
@@ -293,6 +297,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
             Panel gate_panel = matrix_panel(gate.matrix, e, p, room.of(thread, 0));
             Panel up_panel = matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, room.of(thread, 1));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                for (int t = 0; t < m; ++t) expect_output(h + (at + t) * n_ff, p);
                 alignas(64) float gate_out[kMaxRows * kPanelRows], up_out[kMaxRows * kPanelRows];
                 first_half.product(gate, gate_panel, x.from(tile), token + at, m, gate_out);
                 first_half.product(up, up_panel, x.from(tile), token + at, m, up_out);
@@ -310,6 +315,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         for_each_panel(g, n_out, thread.count, down_units, [&](int64_t e, int64_t p) {
             Panel panel = matrix_panel(down.matrix, e, p, room.of(thread, 2));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
+                for (int t = 0; t < m; ++t) expect_output(y + g.slot[at + t] * n_out, p);
                 alignas(64) float out[kMaxRows * kPanelRows];
                 second_half.product(down, panel, ht.from(tile), position + at, m, out);
                 for (int t = 0; t < m; ++t) copy_outputs(out + t * kPanelRows, y + g.slot[at + t] * n_out, p, n_out);

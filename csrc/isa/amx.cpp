@@ -5,10 +5,11 @@
 // depth, so products are 64 columns deep where int32 may be kept across them (one scale per row or per
 // 128), 32 deep where the scale changes every 32, 16 deep for iq2_s.
 //
-// Bound, for scales per 32: 16 x 16 x 32 products cost the tile unit 16 cycles, and the epilogue, which
-// turns 16 rows of int32 into scaled floats, 48 operations on two ports, 24 cycles; tile stores
-// and 512-bit arithmetic hardly overlap, so about 50 cycles together, against 88 for vpdpbusd. With whole
-// rows there is no epilogue to speak of: up to four row tiles share each B tile, 5 loads for 4 products.
+// Bound, for scales per 32, of 16 x 16 x 32 products, as measured: loads and product 24 cycles, tile store 21,
+// the epilogue, which turns 16 rows of int32 into scaled floats by 48 operations on two ports, 24. The product
+// takes one of these ports away and the store both, so store and epilogue together take 72, in whatever order,
+// and the product hides behind them; vpdpbusd would take 88. With whole rows there is no epilogue to speak of:
+// up to four row tiles share each B tile, 5 loads for 4 products.
 //
 // Codes are decoded for a stretch of columns into the first-level cache, and used for all row tiles.
 #include "avx512.h"
@@ -56,13 +57,6 @@ class TileConfig {
 
 // Tile registers by number: 0-3 sums, 4-5 B, 6-7 A.
 
-// Where the outputs of row tile t go: a last tile that is not full has memory of its own, 16 rows.
-struct Outputs {
-    float *out, *last;
-    int whole;
-    float * of(int t) const { return t < whole ? out + t * kTileRows * kPanelRows : last; }
-};
-
 template <int kRows>
 inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 * acc) {
 #pragma GCC unroll 16
@@ -84,8 +78,10 @@ inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 
 
 // One row tile over an even number of ranges of decoded columns, whose scales are in sw. In a pipeline:
 // while range i is multiplied, the sums of range i - 1 are stored and those of range i - 2 scaled.
-template <int kRange>
-void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int8_t * q, const float * d, float * out) {
+// `ahead` advances with every pair of them that `turns` divides, counted from `turn`.
+template <int kBits, int kRange>
+void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int8_t * q, const float * d, float * out,
+                 Ahead<kBits> & ahead, int turn, int turns) {
     constexpr int kParts = 32 / kRange;
     alignas(64) int32_t sums[4][256];
     __m512 acc[16];
@@ -97,6 +93,10 @@ void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int
     OCTET_TILE_DOT(1, 7, 5, 1);
     _tile_stored(0, sums[0], 64);
     for (int i = 2; i < ranges; i += 2) {
+        if (++turn == turns) {
+            turn = 0;
+            for (int part = 0; part < 2 / kParts; ++part) ahead.next_group();
+        }
         OCTET_TILE_DOT(0, 6, 4, i);
         _tile_stored(1, sums[(i - 1) % 4], 64);
         scale(i - 2);
@@ -114,36 +114,38 @@ void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int
 
 // Ranges of 16 or 32 columns.
 template <int kBits, int kRange>
-void product_short(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
+void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
     constexpr int kStretch = 16;  // groups decoded at a time: 8 KiB of int8
     constexpr int kParts = 32 / kRange;
     const Layout & l = *w.layout;
     const __m512i table = table512<false>(*l.format);
     const TileConfig config(kRange);
     Scales512 scales(w);
-    Ahead ahead(w);
-    for (int t = 0; t < tiles; ++t) std::memset(out.of(t), 0, kTileRows * kPanelRows * sizeof(float));
+    Ahead<kBits> ahead(w);
+    std::memset(out, 0, size_t(tiles) * kTileRows * kPanelRows * sizeof(float));
     for (int64_t first = 0; first < l.k / 32; first += kStretch) {
         const int groups = int(l.k / 32 - first < kStretch ? l.k / 32 - first : kStretch);
         alignas(64) int8_t decoded[kStretch * 512];
         __m512 sw[kStretch * kParts];
         for (int g = 0; g < groups; ++g) {
             const uint8_t * codes = w.codes + (first + g) * 64 * kBits;
-            ahead.group<kBits>(first + g, codes);
             __m512i v[8];
             decode512<kBits, false>(codes, table, v);
 #pragma GCC unroll 8
             for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
             for (int part = 0; part < kParts; ++part) sw[g * kParts + part] = scales.next();
         }
+        // The next stretch is asked for while this one is multiplied, by all row tiles in turn: a core has but 16
+        // requests under way.
         for (int t = 0; t < tiles; ++t) {
             const Tile tile = x.at(t);
             const int8_t * q = tile.q + first * 32 * kTileRows;
             const float * d = tile.d + first * kTileRows;
-            float * to = out.of(t);
+            float * to = out + t * kTileRows * kPanelRows;
             const int even = groups * kParts / 2 * 2;
-            if (even) tile_ranges<kRange>(decoded, even, sw, q, d, to);
+            if (even) tile_ranges<kBits, kRange>(decoded, even, sw, q, d, to, ahead, t, tiles);
             if (even == groups * kParts) continue;
+
             // The one that is left, where the number of groups is odd.
             alignas(64) int32_t sums[256];
             _tile_zero(0);
@@ -217,11 +219,11 @@ void product_long_tiles(const Panel & w, const Tiles & x, float * const * out) {
 }
 
 template <int kChunk>
-void product_long(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
+void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
     const TileConfig config(kChunk);
     for (int t = 0; t < tiles; t += 4) {
         float * to[4];
-        for (int i = 0; i < 4; ++i) to[i] = out.of(t + i);
+        for (int i = 0; i < 4; ++i) to[i] = out + (t + i) * kTileRows * kPanelRows;
         switch (tiles - t) {
             case 1: product_long_tiles<kChunk, 1>(w, x.from(t), to); break;
             case 2: product_long_tiles<kChunk, 2>(w, x.from(t), to); break;
@@ -231,7 +233,7 @@ void product_long(const Panel & w, const Tiles & x, int tiles, const Outputs & o
     }
 }
 
-void product_tiles(const Panel & w, const Tiles & x, int tiles, const Outputs & out) {
+void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
     switch (w.layout->format->code_bits) {
         case 8:
             if (w.layout->range == 32) return product_short<8, 32>(w, x, tiles, out);
@@ -245,20 +247,15 @@ void product_tiles(const Panel & w, const Tiles & x, int tiles, const Outputs & 
     }
 }
 
-// Whole tiles, then the rest by whichever is cheaper. Rows of the last tile beyond `rows` are computed
-// from whatever the tile holds and dropped.
+// Whole tiles, then the rest by whichever is cheaper. Rows of the last tile beyond `rows` are computed from
+// whatever the tile holds.
 void product(const Panel & w, const Tiles & x, int rows, float * out) {
     const int rest = rows % kTileRows, whole = rows / kTileRows;
-    alignas(64) float last[kTileRows * kPanelRows];
-    const Outputs outputs{out, last, whole};
-    float * const out_rest = out + whole * kTileRows * kPanelRows;
-    if (rest >= kFewRows) {
-        product_tiles(w, x, whole + 1, outputs);
-        std::memcpy(out_rest, last, size_t(rest) * kPanelRows * sizeof(float));
-        return;
+    const int tiles = whole + (rest >= kFewRows);
+    if (tiles) product_tiles(w, x, tiles, out);
+    if (tiles == whole && rest) {
+        kAvx512VnniKernels.product(w, x.from(whole), rest, out + whole * kTileRows * kPanelRows);
     }
-    if (whole) product_tiles(w, x, whole, outputs);
-    if (rest) kAvx512VnniKernels.product(w, x.from(whole), rest, out_rest);
 }
 
 }  // namespace

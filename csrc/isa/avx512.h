@@ -52,29 +52,33 @@ inline void decode512(const uint8_t * codes, __m512i table, __m512i w[8]) {
     }
 }
 
-// Brings what is needed soon into the second-level cache. Codes are one stream, which the hardware would
-// follow too, but a panel ends it every few KiB; its scales lie behind the codes, and those of the next panel
-// behind that one's, where no hardware prefetch looks: they are fetched a line for every two groups.
+// Brings what is needed soon into the first-level cache. Codes are one stream, which the hardware would follow
+// too, but a panel ends it every few KiB; its scales lie behind the codes, and those of the next panel behind
+// that one's, where no hardware prefetch looks: they are fetched a line for every two groups.
+template <int kBits>
 class Ahead {
   public:
     explicit Ahead(const Panel & w)
-        : scales_(w.codes + w.layout->panel_bytes + w.layout->mult_offset), end_(w.codes + 2 * w.layout->panel_bytes) {}
+        : codes_(w.codes + kDistance),
+          scales_(w.codes + w.layout->panel_bytes + w.layout->mult_offset),
+          end_(w.codes + 2 * w.layout->panel_bytes) {}
 
-    // Before group g, whose codes are given.
-    template <int kBits>
-    void group(int64_t g, const uint8_t * codes) {
-        constexpr int kDistance = 4096;  // about 1 us of one core's share of the memory's 27 GB/s
-        for (int line = 0; line < kBits; ++line) {
-            _mm_prefetch(reinterpret_cast<const char *>(codes + kDistance + 64 * line), _MM_HINT_T0);
-        }
-        if (g % 2 == 0 && scales_ < end_) {
-            _mm_prefetch(reinterpret_cast<const char *>(scales_), _MM_HINT_T0);
+    void next_group() {
+        for (int line = 0; line < kBits; ++line, codes_ += 64) fetch(codes_);
+        if (odd_ && scales_ < end_) {
+            fetch(scales_);
             scales_ += 64;
         }
+        odd_ = !odd_;
     }
 
   private:
-    const uint8_t *scales_, *end_;
+    static constexpr int kDistance = 4096;  // about 1 us of one core's share of the memory's 27 GB/s
+
+    static void fetch(const uint8_t * p) { _mm_prefetch(reinterpret_cast<const char *>(p), _MM_HINT_T0); }
+
+    const uint8_t *codes_, *scales_, *end_;
+    bool odd_ = true;
 };
 
 // Walks the weight scales of a panel, range after range.

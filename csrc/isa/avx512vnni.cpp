@@ -32,8 +32,7 @@ void product_short(const Panel & w, const Tile & x, float * out) {
     const Layout & l = *w.layout;
     const __m512i table = table512<true>(*l.format);
     Scales512 scales(w);
-    Ahead ahead(w);
-    int64_t g = 0;
+    Ahead<kBits> ahead(w);
     const int8_t * q = x.q;
     const float * d = x.d;
     const int32_t * offset = x.offset;
@@ -43,7 +42,7 @@ void product_short(const Panel & w, const Tile & x, float * out) {
     for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
     for (; codes != end; codes += 64 * kBits, q += 32 * kTileRows, d += kTileRows) {
         __m512i weight[8];
-        ahead.group<kBits>(g++, codes);
+        ahead.next_group();
         decode512<kBits, true>(codes, table, weight);
 #pragma GCC unroll 2
         for (int part = 0; part < 32 / kRange; ++part, offset += kTileRows) {
@@ -66,8 +65,7 @@ template <int kChunk, int kRows>
 void product_long(const Panel & w, const Tile & x, float * out) {
     const Layout & l = *w.layout;
     Scales512 scales(w);
-    Ahead ahead(w);
-    int64_t g = 0;
+    Ahead<8> ahead(w);
     const int8_t * q = x.q;
     const uint8_t * codes = w.codes;
     for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(out + r * kPanelRows, _mm512_setzero_ps());
@@ -79,7 +77,7 @@ void product_long(const Panel & w, const Tile & x, float * out) {
 #pragma GCC unroll 2
             for (int part = 0; part < kChunk / 32; ++part, codes += 512) {
                 __m512i weight[8];
-                ahead.group<8>(g++, codes);
+                ahead.next_group();
                 decode512<8, true>(codes, _mm512_setzero_si512(), weight);
 #pragma GCC unroll 16
                 for (int r = 0; r < kRows; ++r) acc[r] = dot<8>(acc[r], weight, q + kChunk * r + 32 * part);
@@ -110,23 +108,19 @@ void product_rows(const Panel & w, const Tile & x, float * out) {
     }
 }
 
-// In the fewest rows that hold m; those beyond m are computed and dropped.
+// In the fewest rows that hold m.
 void product(const Panel & w, const Tile & x, int m, float * out) {
-    float padded[kTileRows * kPanelRows];
     switch (m) {
         case 1: return product_rows<1>(w, x, out);
         case 2: return product_rows<2>(w, x, out);
         case 3: return product_rows<3>(w, x, out);
         case 4: return product_rows<4>(w, x, out);
+        case 5:
         case 6: return product_rows<6>(w, x, out);
+        case 7:
         case 8: return product_rows<8>(w, x, out);
-        case 12: return product_rows<12>(w, x, out);
-        case 16: return product_rows<16>(w, x, out);
-        case 5: product_rows<6>(w, x, padded); break;
-        case 7: product_rows<8>(w, x, padded); break;
-        default: m < 12 ? product_rows<12>(w, x, padded) : product_rows<16>(w, x, padded);
+        default: return m <= 12 ? product_rows<12>(w, x, out) : product_rows<16>(w, x, out);
     }
-    std::memcpy(out, padded, size_t(m) * kPanelRows * sizeof(float));
 }
 
 }  // namespace

@@ -12,11 +12,11 @@ static const std::vector<int64_t> & row_counts() {
     return quick() ? few : full;
 }
 
-// out[r][o] of panel p and the tile from row `first` on, with canaries behind the rows that exist.
+// out[r][o] of panel p and the tile from row `first` on, with a guard page behind the last tile.
 struct Product {
     int m;
     Guarded<float> out;
-    explicit Product(int m) : m(m), out(size_t(m * kPanelRows)) {}
+    explicit Product(int m) : m(m), out(size_t((m + kTileRows - 1) / kTileRows * kTileRows * kPanelRows)) {}
 };
 
 static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int64_t start) {

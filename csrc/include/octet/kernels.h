@@ -62,6 +62,7 @@ struct Kernels {
 
     // out[r][o] = row r of the tiles times weight row o of the panel, r < rows <= kMaxRows. For each
     // range of columns, ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
+    // out has room for whole tiles; rows of the last one beyond `rows` are left with anything.
     void (*product)(const Panel & w, const Tiles & x, int rows, float * out);
 
     // The same with float activations: acc = fma(x, weight, acc), columns ascending.
