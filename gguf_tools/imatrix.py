@@ -177,6 +177,10 @@ class Importance:
         out[known] = np.maximum(mean, _FLOOR * mean.mean(axis=1, keepdims=True))
         return out, np.flatnonzero(~known).tolist()
 
+    def has_gram(self, weight: Tensor) -> bool:
+        """Whether `gram` will find the matrices of a weight."""
+        return f"{self.input_of(weight.name)}.gram" in self.model.tensors
+
     def gram(self, weight: Tensor, expert: int = 0) -> np.ndarray | None:
         """Mean of x·xᵀ in the plain basis, f64 (K, K); None if the file does not have it.
 
