@@ -1,9 +1,9 @@
 // What the host has to know of the device code: kernels, their arguments, memory layouts, ranges.
 //
-// The sources of this folder are compiled at run time, one program per variant: source text, this header
-// as an include file of the same name, and the options listed with each kernel. A program holds one
-// kernel, whose name is the name of its file with octet_ in front. All of them are ESIMD kernels with
-// 256 registers. Pointers are USM (device, shared or host) and 64-byte aligned unless said otherwise;
+// The sources of this folder are compiled at run time, one program per variant: source text, every header
+// of the folder as an include file of its own name, and the options listed with each kernel. A program
+// holds one kernel, whose name is the name of its file with octet_ in front. All of them are ESIMD kernels
+// with 256 registers. Pointers are USM (device, shared or host) and 64-byte aligned unless said otherwise;
 // sizes are int32. Dimension 0 of a range is the slow one.
 //
 // Shapes. A *tile* is 8 rows of activations, what one dpas multiplies. Rows are sorted by expert and each
@@ -72,8 +72,8 @@ static_assert(sizeof(Job) == 32, "an array of them is read by 32-byte loads");
 //     int32_t stride         floats from one row of x to the next
 //     int32_t group          32, 128 or k: the range of the weight that will read the tiles
 //     int32_t rotation       0, 32, 64, 128: block of the Walsh-Hadamard transform; divides OCTET_CHUNK
-// Range: {positions, parts}, local {1, 1}; parts = 1 if group is k (and k is not CHUNK or less), else
-// k / OCTET_CHUNK. Positions are 8 x tiles.
+// Range: {positions, parts}, local {1, 1}; positions are 8 x tiles; parts = 1 if group is k, else
+// k / OCTET_CHUNK.
 //
 // ---- octet_product: product.cpp ----------------------------------------------------------------------
 //

@@ -1,0 +1,15 @@
+"""The device code of sycl/kernels without the device: compiled, read, executed, modelled.
+
+python -m offline (with sycl/ on the path) is the command. Used by tests and documentation only;
+nothing here is installed.
+"""
+
+import os
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-octet" / "offline"
+
+
+class OfflineError(Exception):
+    """Something is missing or did not compile; the message is one line that says what to do."""

@@ -1,0 +1,66 @@
+"""Every variant of every kernel, as sycl/kernels/launch.h lists them."""
+
+from dataclasses import dataclass
+
+FORMATS = ("iq3_s", "iq3_xxs", "iq2_s", "iq4_nl", "q2_0", "q8_0", "q8_0_128", "q8_0_row")
+GLUS = ("none", "swiglu", "geglu", "reglu")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One program: a source file, its options and how many dpas a step of its inner loop needs.
+
+    `dpas` counts the dpas instructions the assembly has to have at least; 0 for kernels without.
+    """
+
+    name: str
+    file: str
+    options: tuple[str, ...]
+    dpas: int = 0
+
+    @property
+    def kernel(self) -> str:
+        """Name of the function."""
+        return "octet_" + self.file.removesuffix(".cpp")
+
+
+def product(format: str, mt: int, wg: int) -> Variant:
+    """int8 products of a format with mt tiles a thread, with or without work-groups."""
+    per_tile = {"iq2_s": 2, "q8_0_128": 4}.get(format, 1)
+    return Variant(
+        f"product-{format}-mt{mt}-{'wg' if wg else 'plain'}",
+        "product.cpp",
+        (f"-DOCTET_FORMAT={FORMATS.index(format)}", f"-DOCTET_MT={mt}", f"-DOCTET_WG={wg}"),
+        per_tile * mt,
+    )
+
+
+def rows(glu: str, chunk: int, half: int) -> Variant:
+    """Float rows to tiles."""
+    return Variant(
+        f"rows-{glu}-{chunk}-{'half' if half else 'int8'}",
+        "rows.cpp",
+        (f"-DOCTET_GLU={GLUS.index(glu)}", f"-DOCTET_CHUNK={chunk}", f"-DOCTET_HALF={half}"),
+    )
+
+
+def dequantize(format: str) -> Variant:
+    """Blocks to fp16 panels."""
+    return Variant(
+        f"dequantize-{format}", "dequantize.cpp", (f"-DOCTET_FORMAT={FORMATS.index(format)}",)
+    )
+
+
+def product_half(mt: int) -> Variant:
+    """fp16 products."""
+    return Variant(f"product_half-mt{mt}", "product_half.cpp", (f"-DOCTET_MT={mt}",), mt)
+
+
+def all_variants() -> list[Variant]:
+    """All of them, the slow ones to compile first."""
+    return [
+        *(product(f, mt, wg) for mt in (8, 4, 2) for f in FORMATS for wg in (1, 0)),
+        *(product_half(mt) for mt in (8, 4, 2)),
+        *(dequantize(f) for f in FORMATS[:6]),
+        *(rows(g, c, h) for g in GLUS for c in (128, 64, 32) for h in (0, 1)),
+    ]
