@@ -102,12 +102,13 @@ Workspace & workspace() {
 
 // f(panel, number of rows, first row) for every panel of an expert.
 template <typename F>
-void for_panels(const Matrix & m, int64_t expert, F f) {
+void for_panels(const Kernels & kernels, const Matrix & m, int64_t expert, F f) {
     Scratch room;
-    uint8_t * buffer = m.packed ? nullptr : room.get<uint8_t>(m.layout.panel_bytes + pack_scratch_bytes(m.layout));
+    uint8_t * buffer = m.packed ? nullptr : room.get<uint8_t>(unpacked_bytes(m.layout));
     for (int64_t p = 0; p < panel_count(m.n); ++p) {
         int64_t first = p * kPanelRows;
-        f(matrix_panel(m, expert, p, buffer), int(std::min<int64_t>(kPanelRows, m.n - first)), first);
+        f(matrix_panel(m, expert, p, kernels.read_blocks, buffer), int(std::min<int64_t>(kPanelRows, m.n - first)),
+          first);
     }
 }
 
@@ -339,7 +340,8 @@ int octet_kernel_dequantize(const octet_kernel_weight * weight, int64_t expert, 
         require(weight && out, "weight or out is NULL");
         require(expert >= 0 && expert < weight->weight.matrix.n_experts, "expert is out of range");
         const int64_t k = weight->weight.matrix.layout.k;
-        for_panels(weight->weight.matrix, expert, [&](const Panel & panel, int valid, int64_t first) {
+        for_panels(*kernels_of(Isa::scalar), weight->weight.matrix, expert,
+                   [&](const Panel & panel, int valid, int64_t first) {
             for (int64_t g = 0; g < k / 32; ++g) {
                 int8_t q[512];
                 decode_group(panel, g, q);
@@ -368,7 +370,7 @@ int octet_kernel_product(const char * isa, const octet_kernel_weight * weight, i
             for (int64_t i = 0; i < rows; i += kMaxRows) {
                 const int count = int(std::min<int64_t>(kMaxRows, rows - i));
                 for (int r = 0; r < count; ++r) own.set(r, q + (i + r) * k, d + (i + r) * groups);
-                for_panels(m, expert, [&](const Panel & panel, int valid, int64_t first) {
+                for_panels(kernels, m, expert, [&](const Panel & panel, int valid, int64_t first) {
                     alignas(64) float result[kMaxRows * kPanelRows];
                     kernels.product(panel, own.tiles, count, result);
                     copy_tile(result, count, valid, out + i * m.n + first, m.n);
@@ -391,7 +393,7 @@ int octet_kernel_product_float(const char * isa, const octet_kernel_weight * wei
                 const int count = int(std::min<int64_t>(kTileRows, rows - i));
                 const float * row[kTileRows];
                 for (int r = 0; r < count; ++r) row[r] = x + (i + r) * m.layout.k;
-                for_panels(m, expert, [&](const Panel & panel, int valid, int64_t first) {
+                for_panels(kernels, m, expert, [&](const Panel & panel, int valid, int64_t first) {
                     alignas(64) float result[kTileRows * kPanelRows];
                     kernels.product_float(panel, row, count, result);
                     copy_tile(result, count, valid, out + i * m.n + first, m.n);

@@ -137,14 +137,13 @@ class Input {
     float * floats_ = nullptr;
 };
 
-// Room for one panel of each weight that is packed on the fly, per thread.
+// Room for one panel of each weight that stays the file's blocks, per thread.
 class PanelRoom {
   public:
     PanelRoom(Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads) {
         for (const Weight * w : weights) {
             if (w->matrix.packed) continue;
-            size_t need = w->matrix.layout.panel_bytes + pack_scratch_bytes(w->matrix.layout);
-            bytes_ = std::max(bytes_, (need + 63) / 64 * 64);
+            bytes_ = std::max(bytes_, (unpacked_bytes(w->matrix.layout) + 63) / 64 * 64);
         }
         per_thread_ = weights.size();
         if (bytes_) room_ = scratch.get<uint8_t>(bytes_ * per_thread_ * size_t(n_threads));
@@ -208,7 +207,7 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
             thread.barrier();
         }
         for_each_panel(g, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t p) {
-            Panel panel = matrix_panel(w.matrix, e, p, room.of(thread));
+            Panel panel = matrix_panel(w.matrix, e, p, kernels.read_blocks, room.of(thread));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
                 for (int r = 0; r < m; ++r) expect_output(out + g.slot[at + r] * out_stride, p);
                 alignas(64) float y[kMaxRows * kPanelRows];
@@ -294,8 +293,9 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         }
 
         for_each_panel(g, n_ff, thread.count, gate_units, [&](int64_t e, int64_t p) {
-            Panel gate_panel = matrix_panel(gate.matrix, e, p, room.of(thread, 0));
-            Panel up_panel = matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, room.of(thread, 1));
+            Panel gate_panel = matrix_panel(gate.matrix, e, p, kernels.read_blocks, room.of(thread, 0));
+            Panel up_panel =
+                matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, kernels.read_blocks, room.of(thread, 1));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
                 for (int t = 0; t < m; ++t) expect_output(h + (at + t) * n_ff, p);
                 alignas(64) float gate_out[kMaxRows * kPanelRows], up_out[kMaxRows * kPanelRows];
@@ -313,7 +313,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         thread.barrier();
 
         for_each_panel(g, n_out, thread.count, down_units, [&](int64_t e, int64_t p) {
-            Panel panel = matrix_panel(down.matrix, e, p, room.of(thread, 2));
+            Panel panel = matrix_panel(down.matrix, e, p, kernels.read_blocks, room.of(thread, 2));
             for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
                 for (int t = 0; t < m; ++t) expect_output(y + g.slot[at + t] * n_out, p);
                 alignas(64) float out[kMaxRows * kPanelRows];

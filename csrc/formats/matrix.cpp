@@ -3,12 +3,14 @@
 
 #include <cstring>
 
+#include "blocks.h"
+
 namespace octet {
 
 static size_t align64(size_t n) { return (n + 63) / 64 * 64; }
 
 bool make_layout(const Format & format, int64_t k, int scale_group, Layout * layout) {
-    if (k <= 0 || k % 32 != 0 || k % format.block_weights != 0) return false;
+    if (k <= 0 || k > kMaxColumns || k % 32 != 0 || k % format.block_weights != 0) return false;
     Layout l{};
     l.format = &format;
     l.k = k;
@@ -28,65 +30,47 @@ bool make_layout(const Format & format, int64_t k, int scale_group, Layout * lay
     return true;
 }
 
-size_t pack_scratch_bytes(const Layout & l) {
-    // d of every file block, before ranges are widened; mult at most one per 16 columns.
-    return align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2) + align64(size_t(l.k / 16));
+size_t unpacked_bytes(const Layout & l) { return size_t(l.k) * kPanelRows + (l.panel_bytes - l.mult_offset); }
+
+Unpacked unpacked_in(const Layout & l, uint8_t * memory) {
+    uint8_t * scales = memory + size_t(l.k) * kPanelRows;
+    return {memory, reinterpret_cast<int8_t *>(scales),
+            reinterpret_cast<uint16_t *>(scales + (l.d_offset - l.mult_offset))};
 }
 
-// Interleaves the codes of one row into group after group of the panel, the four columns of a quad at a
-// time: their codes are the bytes of a word.
+size_t pack_scratch_bytes(const Layout & l) { return size_t(l.k) * kPanelRows; }
+
+// The codes of a group, 8 quads of 64 bytes, in kBits each.
 template <int kBits>
-static void put_codes(const uint8_t * codes, int64_t k, int row, uint8_t * panel) {
-    panel += 4 * row;
-    for (int64_t g = 0; g < k / 32; ++g, codes += 32, panel += 64 * kBits) {
-        uint32_t quad[8];
-        std::memcpy(quad, codes, sizeof quad);
-        if constexpr (kBits == 8) {
-            for (int i = 0; i < 8; ++i) std::memcpy(panel + 64 * i, quad + i, 4);
-        } else if constexpr (kBits == 4) {
-            for (int i = 0; i < 4; ++i) {
-                const uint32_t both = quad[i] | quad[i + 4] << 4;
-                std::memcpy(panel + 64 * i, &both, 4);
+static void put_codes(const uint8_t * quad, int64_t groups, uint8_t * out) {
+    for (int64_t g = 0; g < groups; ++g, quad += 512, out += 64 * kBits) {
+        for (int i = 0; i < 64; ++i) {
+            if constexpr (kBits == 4) {
+                for (int j = 0; j < 4; ++j) out[64 * j + i] = uint8_t(quad[64 * j + i] | quad[64 * (j + 4) + i] << 4);
+            } else {
+                unsigned low[2] = {0, 0}, third = 0;
+                for (int j = 0; j < 8; ++j) {
+                    low[j / 4] |= (quad[64 * j + i] & 3u) << (2 * (j % 4));
+                    third |= (quad[64 * j + i] >> 2 & 1u) << j;
+                }
+                out[i] = uint8_t(low[0]);
+                out[64 + i] = uint8_t(low[1]);
+                if constexpr (kBits == 3) out[128 + i] = uint8_t(third);
             }
-        } else {
-            uint32_t low[2] = {0, 0}, third = 0;
-            for (int i = 0; i < 8; ++i) {
-                low[i / 4] |= (quad[i] & 0x03030303u) << (2 * (i % 4));
-                third |= (quad[i] >> 2 & 0x01010101u) << i;
-            }
-            std::memcpy(panel, low, 4);
-            std::memcpy(panel + 64, low + 1, 4);
-            if constexpr (kBits == 3) std::memcpy(panel + 128, &third, 4);
         }
-    }
-}
-
-static void put_codes(int bits, const uint8_t * codes, int64_t k, int row, uint8_t * panel) {
-    switch (bits) {
-        case 8: return put_codes<8>(codes, k, row, panel);
-        case 4: return put_codes<4>(codes, k, row, panel);
-        case 3: return put_codes<3>(codes, k, row, panel);
-        case 2: return put_codes<2>(codes, k, row, panel);
     }
 }
 
 void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_rows, uint8_t * panel,
                 uint8_t * scratch) {
-    uint8_t * codes = scratch;
-    auto * d = reinterpret_cast<uint16_t *>(scratch + align64(size_t(l.k)));
-    auto * mult = reinterpret_cast<int8_t *>(scratch + align64(size_t(l.k)) + align64(size_t(l.k / 32) * 2));
-    auto * panel_d = reinterpret_cast<uint16_t *>(panel + l.d_offset);
-
-    if (n_rows < kPanelRows) std::memset(panel, 0, l.panel_bytes);
-    for (int row = 0; row < n_rows; ++row) {
-        l.format->unpack(rows + size_t(row) * row_bytes, l.k, codes, d, mult);
-        put_codes(l.format->code_bits, codes, l.k, row, panel);
-        int64_t blocks_per_span = l.span / l.format->span;
-        for (int64_t s = 0; s < l.k / l.span; ++s) panel_d[s * kPanelRows + row] = d[s * blocks_per_span];
-        if (l.format->has_mult) {
-            for (int64_t r = 0; r < l.k / l.range; ++r)
-                panel[l.mult_offset + size_t(r * kPanelRows + row)] = uint8_t(mult[r]);
-        }
+    const int bits = l.format->code_bits;
+    const Unpacked out = {bits == 8 ? panel : scratch, reinterpret_cast<int8_t *>(panel + l.mult_offset),
+                          reinterpret_cast<uint16_t *>(panel + l.d_offset)};
+    read_blocks<false>(l, rows, row_bytes, n_rows, out);
+    switch (bits) {
+        case 4: return put_codes<4>(scratch, l.k / 32, panel);
+        case 3: return put_codes<3>(scratch, l.k / 32, panel);
+        case 2: return put_codes<2>(scratch, l.k / 32, panel);
     }
 }
 
@@ -109,19 +93,19 @@ bool shares_scale(const Layout & l, const uint8_t * row) {
     return true;
 }
 
-Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, uint8_t * buffer) {
+Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, ReadBlocks read, uint8_t * buffer) {
     const Layout & l = m.layout;
-    const uint8_t * panel = buffer;
+    const bool has_mult = l.format->has_mult;
     if (m.packed) {
-        panel = m.data + size_t(expert * panel_count(m.n) + p) * l.panel_bytes;
-    } else {
-        int64_t first = p * kPanelRows;
-        int rows = int(m.n - first < kPanelRows ? m.n - first : kPanelRows);
-        pack_panel(l, m.data + size_t(expert * m.n + first) * m.row_bytes, m.row_bytes, rows, buffer,
-                   buffer + l.panel_bytes);
+        const uint8_t * panel = m.data + size_t(expert * panel_count(m.n) + p) * l.panel_bytes;
+        return {panel, has_mult ? reinterpret_cast<const int8_t *>(panel + l.mult_offset) : nullptr,
+                reinterpret_cast<const uint16_t *>(panel + l.d_offset), &l, l.format->code_bits};
     }
-    return {panel, l.format->has_mult ? reinterpret_cast<const int8_t *>(panel + l.mult_offset) : nullptr,
-            reinterpret_cast<const uint16_t *>(panel + l.d_offset), &l};
+    const int64_t first = p * kPanelRows;
+    const int rows = int(m.n - first < kPanelRows ? m.n - first : kPanelRows);
+    const Unpacked out = unpacked_in(l, buffer);
+    read(l, m.data + size_t(expert * m.n + first) * m.row_bytes, m.row_bytes, rows, out);
+    return {out.codes, has_mult ? out.mult : nullptr, out.d, &l, 8};
 }
 
 }  // namespace octet

@@ -12,7 +12,9 @@
 // up to four row tiles share each B tile, 5 loads for 4 products.
 //
 // Codes are decoded for a stretch of columns into the first-level cache, and used for all row tiles.
+#include "../formats/blocks.h"
 #include "avx512.h"
+#include "dispatch.h"
 #include "elementwise.h"
 #include "tables.h"
 
@@ -234,17 +236,12 @@ void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
 }
 
 void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
-    switch (w.layout->format->code_bits) {
-        case 8:
-            if (w.layout->range == 32) return product_short<8, 32>(w, x, tiles, out);
-            return activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out)
-                                                     : product_long<32>(w, x, tiles, out);
-        case 4: return product_short<4, 32>(w, x, tiles, out);
-        case 3:
-            return w.layout->range == 16 ? product_short<3, 16>(w, x, tiles, out)
-                                         : product_short<3, 32>(w, x, tiles, out);
-        case 2: return product_short<2, 32>(w, x, tiles, out);
+    if (is_short(w)) {
+        return for_short(w, [&](auto bits, auto range) {
+            product_short<decltype(bits)::value, decltype(range)::value>(w, x, tiles, out);
+        });
     }
+    activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out) : product_long<32>(w, x, tiles, out);
 }
 
 // Whole tiles, then the rest by whichever is cheaper. Rows of the last tile beyond `rows` are computed from
@@ -260,6 +257,6 @@ void product(const Panel & w, const Tiles & x, int rows, float * out) {
 
 }  // namespace
 
-const Kernels kAmxKernels = {"amx", rotate, quantize, product, product_float, glu, weighted_sum};
+const Kernels kAmxKernels = {"amx", read_blocks<true>, rotate, quantize, product, product_float, glu, weighted_sum};
 
 }  // namespace octet

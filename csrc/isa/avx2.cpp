@@ -9,8 +9,9 @@
 // Bound: per row, half panel and quad a sign, a vpmaddubsw and an add, and where weights are large
 // also a vpmaddwd: 3 to 4 operations for 32 products, 3 ports.
 #include "avx2.h"
+#include "../formats/blocks.h"
+#include "dispatch.h"
 #include "elementwise.h"
-#include "rows.h"
 #include "tables.h"
 
 namespace octet {
@@ -126,25 +127,28 @@ void product_long(const Panel & w, const Tile & x, int m, float * out) {
 
 // How many quads fit 16 bits: each adds at most 2 * 127 * max|w|.
 //   iq3_s 15, mxfp4 12, q4_0 8, q2_0 2: 8 (30480 at most)   iq2 43, iq3_xxs 62: 2 (31496)   others: 1
-void product(const Panel & w, const Tile & x, int m, float * out) {
-    std::memset(out, 0, size_t(m) * kPanelRows * sizeof(float));
-    const Format & f = *w.layout->format;
-    switch (f.code_bits) {
-        case 8: return w.layout->range == 32 ? product_short<8, 32, 1>(w, x, m, out) : product_long(w, x, m, out);
-        case 3:
-            return w.layout->range == 16 ? product_short<3, 16, 2>(w, x, m, out)
-                                         : product_short<3, 32, 2>(w, x, m, out);
-        case 2: return product_short<2, 32, 8>(w, x, m, out);
-    }
+int quads_in_16_bits(const Format & f) {
+    if (f.code_bits == 8) return 1;
     int largest = 0;
     for (int8_t v : f.table) largest = v > largest ? v : -v > largest ? -v : largest;
-    if (largest * 254 * 8 <= 32767) return product_short<4, 32, 8>(w, x, m, out);
-    if (largest * 254 * 2 <= 32767) return product_short<4, 32, 2>(w, x, m, out);
-    product_short<4, 32, 1>(w, x, m, out);
+    return largest * 254 * 8 <= 32767 ? 8 : largest * 254 * 2 <= 32767 ? 2 : 1;
+}
+
+void product(const Panel & w, const Tile & x, int m, float * out) {
+    std::memset(out, 0, size_t(m) * kPanelRows * sizeof(float));
+    if (!is_short(w)) return product_long(w, x, m, out);
+    const int sum = quads_in_16_bits(*w.layout->format);
+    for_short(w, [&](auto bits, auto range) {
+        constexpr int kBits = decltype(bits)::value, kRange = decltype(range)::value;
+        if (sum == 8 && kRange == 32) return product_short < kBits, kRange, kRange == 32 ? 8 : 2 > (w, x, m, out);
+        if (sum >= 2) return product_short<kBits, kRange, 2>(w, x, m, out);
+        product_short<kBits, kRange, 1>(w, x, m, out);
+    });
 }
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
+const Kernels kAvx2Kernels = {"avx2", read_blocks<true>, rotate, quantize, for_tiles<product>, product_float,
+                              glu,    weighted_sum};
 
 }  // namespace octet

@@ -61,7 +61,7 @@ class Ahead {
     explicit Ahead(const Panel & w)
         : codes_(w.codes + kDistance),
           scales_(w.codes + w.layout->panel_bytes + w.layout->mult_offset),
-          end_(w.codes + 2 * w.layout->panel_bytes) {}
+          end_(w.bits == w.layout->format->code_bits ? w.codes + 2 * w.layout->panel_bytes : nullptr) {}
 
     void next_group() {
         for (int line = 0; line < kBits; ++line, codes_ += 64) fetch(codes_);

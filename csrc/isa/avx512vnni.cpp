@@ -8,7 +8,9 @@
 // Bound: per row and group 8 vpdpbusd, a convert, a multiply and an fma, 11 operations on two
 // ports for 512 products: 5.5 cycles, 93 products a cycle. Each dot starts from -128 * sum(q), for
 // the excess of 128 in the weights.
+#include "../formats/blocks.h"
 #include "avx512.h"
+#include "dispatch.h"
 #include "elementwise.h"
 #include "tables.h"
 
@@ -95,17 +97,12 @@ void product_long(const Panel & w, const Tile & x, float * out) {
 
 template <int kRows>
 void product_rows(const Panel & w, const Tile & x, float * out) {
-    switch (w.layout->format->code_bits) {
-        case 8:
-            if (w.layout->range == 32) return product_short<8, 32, kRows>(w, x, out);
-            return activation_chunk(*w.layout) == 64 ? product_long<64, kRows>(w, x, out)
-                                                     : product_long<32, kRows>(w, x, out);
-        case 4: return product_short<4, 32, kRows>(w, x, out);
-        case 3:
-            return w.layout->range == 16 ? product_short<3, 16, kRows>(w, x, out)
-                                         : product_short<3, 32, kRows>(w, x, out);
-        case 2: return product_short<2, 32, kRows>(w, x, out);
+    if (is_short(w)) {
+        return for_short(w, [&](auto bits, auto range) {
+            product_short<decltype(bits)::value, decltype(range)::value, kRows>(w, x, out);
+        });
     }
+    activation_chunk(*w.layout) == 64 ? product_long<64, kRows>(w, x, out) : product_long<32, kRows>(w, x, out);
 }
 
 // In the fewest rows that hold m.
@@ -125,7 +122,7 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kAvx512VnniKernels = {"avx512vnni",  rotate, quantize,    for_tiles<product>,
-                                    product_float, glu,    weighted_sum};
+const Kernels kAvx512VnniKernels = {"avx512vnni",       read_blocks<true>, rotate, quantize,
+                                    for_tiles<product>, product_float,     glu,    weighted_sum};
 
 }  // namespace octet

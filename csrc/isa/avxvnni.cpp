@@ -12,9 +12,10 @@
 // 12 vpdpbusd and thus needs less than two load ports. One row of 4-bit weights is bound by the decoding
 // instead: 3 operations on three ports for a quad of 8 weight rows, beside vpdpbusd 4, so 11 cycles for the
 // 128 bytes of a half panel's group. With scales per row the 8 vpdpbusd are all: 64 products a cycle.
+#include "../formats/blocks.h"
 #include "avx2.h"
+#include "dispatch.h"
 #include "elementwise.h"
-#include "rows.h"
 #include "tables.h"
 
 namespace octet {
@@ -202,18 +203,17 @@ void product_long(const Panel & w, const Tile & x, int m, float * out) {
 }
 
 void product(const Panel & w, const Tile & x, int m, float * out) {
-    switch (w.layout->format->code_bits) {
-        case 8:
-            if (w.layout->range == 32) return product_short<8, 32>(w, x, m, out);
-            return activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, m, out) : product_long<32>(w, x, m, out);
-        case 4: return product_short<4, 32>(w, x, m, out);
-        case 3: return w.layout->range == 16 ? product_short<3, 16>(w, x, m, out) : product_short<3, 32>(w, x, m, out);
-        case 2: return product_short<2, 32>(w, x, m, out);
+    if (is_short(w)) {
+        return for_short(w, [&](auto bits, auto range) {
+            product_short<decltype(bits)::value, decltype(range)::value>(w, x, m, out);
+        });
     }
+    activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, m, out) : product_long<32>(w, x, m, out);
 }
 
 }  // namespace
 
-const Kernels kAvxVnniKernels = {"avxvnni", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
+const Kernels kAvxVnniKernels = {"avxvnni",          read_blocks<true>, rotate, quantize,
+                                 for_tiles<product>, product_float,     glu,    weighted_sum};
 
 }  // namespace octet

@@ -11,7 +11,7 @@ namespace {
 
 // The 32 columns of group g as int8 [8 quads][16 rows][4 columns].
 inline void decode_group(const Panel & w, int64_t g, int8_t out[512]) {
-    const int bits = w.layout->format->code_bits;
+    const int bits = w.bits;
     const uint8_t * codes = w.codes + g * 64 * bits;
     if (bits == 8) {
         std::memcpy(out, codes, 512);

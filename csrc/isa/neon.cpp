@@ -8,8 +8,9 @@
 // Bound: per row, panel and group 32 sdot and 4 times a convert, a multiply and an fma: 44 operations for 512
 // products; of 4 rows each weight loaded serves 4 sdot.
 #include "neon.h"
+#include "../formats/blocks.h"
+#include "dispatch.h"
 #include "elementwise.h"
-#include "rows.h"
 #include "tables.h"
 
 namespace octet {
@@ -119,16 +120,14 @@ void product_long(const Panel & w, const Tile & x, int m, float * out) {
 
 void product(const Panel & w, const Tile & x, int m, float * out) {
     std::memset(out, 0, size_t(m) * kPanelRows * sizeof(float));
-    switch (w.layout->format->code_bits) {
-        case 8: return w.layout->range == 32 ? product_short<8, 32>(w, x, m, out) : product_long(w, x, m, out);
-        case 4: return product_short<4, 32>(w, x, m, out);
-        case 3: return w.layout->range == 16 ? product_short<3, 16>(w, x, m, out) : product_short<3, 32>(w, x, m, out);
-        case 2: return product_short<2, 32>(w, x, m, out);
-    }
+    if (!is_short(w)) return product_long(w, x, m, out);
+    for_short(
+        w, [&](auto bits, auto range) { product_short<decltype(bits)::value, decltype(range)::value>(w, x, m, out); });
 }
 
 }  // namespace
 
-const Kernels kNeonKernels = {"neon", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
+const Kernels kNeonKernels = {"neon", read_blocks<true>, rotate, quantize, for_tiles<product>, product_float,
+                              glu,    weighted_sum};
 
 }  // namespace octet

@@ -1,4 +1,5 @@
 // The definition: plain C++, no instruction set assumed. Every other file must match its bits.
+#include "../formats/blocks.h"
 #include "elementwise.h"
 #include "tables.h"
 
@@ -34,6 +35,7 @@ void product(const Panel & w, const Tile & x, int m, float * out) {
 
 }  // namespace
 
-const Kernels kScalarKernels = {"scalar", rotate, quantize, for_tiles<product>, product_float, glu, weighted_sum};
+const Kernels kScalarKernels = {"scalar",           read_blocks<true>, rotate, quantize,
+                                for_tiles<product>, product_float,     glu,    weighted_sum};
 
 }  // namespace octet

@@ -28,7 +28,7 @@ static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int
         for (int r = 0; r < m; ++r)
             scalar().quantize(x.row(first + r), w.layout(), tile.tiles.at(r / kTileRows), r % kTileRows);
         for (int64_t p = 0; p < panel_count(n); ++p) {
-            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr);
+            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr, nullptr);
             Product expected(m);
             scalar().product(panel, tile.tiles, m, expected.out.data());
             for (int r = 0; r < m; ++r) {
@@ -66,7 +66,7 @@ static void test_float(const Case & c, int64_t k, int64_t n, int64_t rows, int64
         const float * row[kTileRows] = {};
         for (int r = 0; r < m; ++r) row[r] = x.row(first + r);
         for (int64_t p = 0; p < panel_count(n); ++p) {
-            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr);
+            const Panel panel = matrix_panel(w.packed(), 0, p, nullptr, nullptr);
             Product expected(m);
             scalar().product_float(panel, row, m, expected.out.data());
             for (const Kernels * fast : faster_kernels()) {
@@ -92,7 +92,7 @@ static float value_of(uint16_t bits, ScaleType type) {
     return bits & 0x8000 ? -value : value;
 }
 
-// What was packed is what the file's blocks hold, weight by weight.
+// What was packed is what reading the file's blocks gives, weight by weight.
 static void test_packing(const Case & c, int64_t k) {
     const int64_t n = 21;
     MatrixData w(c, 1, n, k, 3);
@@ -112,20 +112,25 @@ static void test_packing(const Case & c, int64_t k) {
     CHECK(weight && octet_kernel_dequantize(weight, 0, got.data()) == 0, "%s: %s", c.format, octet_kernel_error());
     octet_kernel_weight_free(weight);
 
-    std::vector<uint8_t> codes(static_cast<size_t>(k));
-    std::vector<uint16_t> d(size_t(k / f.span));
-    std::vector<int8_t> mult(size_t(k / f.range));
-    for (int64_t o = 0; o < n; ++o) {
-        f.unpack(w.native().data + size_t(o) * w.native().row_bytes, k, codes.data(), d.data(), mult.data());
-        int64_t wrong = -1;
-        for (int64_t j = 0; j < k; ++j) {
-            const uint8_t code = codes[size_t(j)];
-            float weight_value = f.code_bits == 8 ? float(int8_t(code)) : float(f.table[code]);
-            weight_value *= value_of(d[size_t(j / f.span)], f.d_type);
-            if (f.has_mult) weight_value *= float(mult[size_t(j / f.range)]) * f.unit;
-            if (got[size_t(o * k + j)] != weight_value) wrong = j;
+    // The file's blocks, read as they are by each instruction set.
+    std::vector<const Kernels *> all = faster_kernels();
+    all.push_back(&scalar());
+    for (const Kernels * kernels : all) {
+        Guarded<uint8_t> room(unpacked_bytes(l));
+        for (int64_t p = 0; p < panel_count(n); ++p) {
+            const Panel panel = matrix_panel(w.native(), 0, p, kernels->read_blocks, room.data());
+            int64_t wrong = -1;
+            for (int64_t o = 0; o < std::min<int64_t>(kPanelRows, n - p * kPanelRows); ++o) {
+                for (int64_t j = 0; j < k; ++j) {
+                    float value = float(int8_t(panel.codes[j / 4 * 64 + o * 4 + j % 4]));
+                    value *= value_of(panel.d[j / l.span * kPanelRows + o], f.d_type);
+                    if (f.has_mult) value *= float(panel.mult[j / l.range * kPanelRows + o]) * f.unit;
+                    if (got[size_t((p * kPanelRows + o) * k + j)] != value) wrong = o * k + j;
+                }
+            }
+            CHECK(wrong < 0, "%s, %s group %d, k %d: weight %d of panel %d", kernels->name, c.format, c.scale_group,
+                  int(k), int(wrong), int(p));
         }
-        CHECK(wrong < 0, "%s group %d, k %d: weight %d of row %d", c.format, c.scale_group, int(k), int(wrong), int(o));
     }
 }
 
@@ -159,7 +164,7 @@ static void test_largest_range() {
     all.push_back(&scalar());
     for (const Kernels * kernels : all) {
         Product got(2);
-        kernels->product(matrix_panel(matrix, 0, 0, nullptr), tile.tiles, 2, got.out.data());
+        kernels->product(matrix_panel(matrix, 0, 0, nullptr, nullptr), tile.tiles, 2, got.out.data());
         for (int o = 0; o < 4; ++o) {
             const float expected = float(int64_t(codes[o]) * 127 * k);
             CHECK(got.out[size_t(o)] == expected && got.out[size_t(kPanelRows + o)] == -expected,
@@ -189,12 +194,12 @@ static void test_tile_configuration() {
         for (int r = 0; r < 16; ++r) scalar().quantize(x.row(r), w.layout(), tile.tiles.first, r);
         Product got(16);
         __asm__ volatile("ldtilecfg %0" : : "m"(theirs));
-        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr), tile.tiles, 16, got.out.data());
+        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile.tiles, 16, got.out.data());
         __asm__ volatile("sttilecfg %0" : "=m"(after));
         __asm__ volatile("tilerelease");
         CHECK(std::memcmp(&theirs, &after, 64) == 0, "%s: the tile configuration was changed", c.format);
 
-        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr), tile.tiles, 16, got.out.data());
+        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile.tiles, 16, got.out.data());
         __asm__ volatile("sttilecfg %0" : "=m"(after));
         CHECK(after.byte[0] == 0, "%s: the tiles were left in use", c.format);
     }

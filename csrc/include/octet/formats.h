@@ -11,6 +11,9 @@ namespace octet {
 
 enum class ScaleType : uint8_t { fp16, bf16 };
 
+// How blocks lie in the file: which class of blocks.h reads them.
+enum class Blocks : uint8_t { q8_0, nibbles, mxfp4, iq4_xs, iq3_s, iq3_xxs, iq2_s, iq2_xs, iq2_xxs, q2_0 };
+
 // One format. A weight is
 //     value(code) * d * mult * unit
 // where value(code) is table[code], or the code as int8 when code_bits is 8; d is the 16-bit float of
@@ -26,10 +29,7 @@ struct Format {
     ScaleType d_type;
     float unit;        // a power of two, so that the product d * mult * unit is exact in f32
     int8_t table[16];  // unused when code_bits is 8
-
-    // Rebuilds k weights (a multiple of block_weights) of one row.
-    // codes[k]; d[k / span] as bits of d_type; mult[k / range], untouched if the format has none.
-    void (*unpack)(const uint8_t * blocks, int64_t k, uint8_t * codes, uint16_t * d, int8_t * mult);
+    Blocks blocks;
 };
 
 // nullptr if the name is of no format known here.

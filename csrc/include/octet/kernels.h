@@ -51,6 +51,8 @@ constexpr int kMaxRows = 128;
 struct Kernels {
     const char * name;
 
+    ReadBlocks read_blocks;
+
     // x[k] in place: per block of `block` columns, times signs[k] (+1, -1), the Walsh-Hadamard
     // butterflies with strides 1, 2, 4, ... and 1 / sqrt(block). block is 32, 64 or 128.
     void (*rotate)(float * x, int64_t k, int block, const float * signs);

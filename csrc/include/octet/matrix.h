@@ -9,7 +9,8 @@
 // A quad is 4 consecutive columns. 16 rows x 4 columns fill one 512-bit register, are what
 // a VNNI or dotprod instruction consumes, and are one row of an AMX tile.
 // Behind the codes of all groups lie mult [K / range][16] and d [K / span][16], both 64-byte aligned.
-// Rows beyond the last are zero codes with d = 0.
+// Rows beyond the last repeat the first with d = 0.
+// Panels read from the file's blocks as they are needed hold int8 values, as with 8 bits.
 //
 // Inline functions here are static, and those of kernels.h are always inlined: the linker must not take
 // for all callers the copy that an instruction set's file was compiled with.
@@ -26,6 +27,9 @@ constexpr int kPanelRows = 16;
 
 // The largest K of a row-wide range: 127 * 128 * K must stay below 2^31, also for a code of -128.
 constexpr int64_t kMaxRange = 131072;
+
+// The largest K: the last row of a panel, 15 rows of blocks away from the first, is in reach of a 32-bit offset.
+constexpr int64_t kMaxColumns = int64_t(1) << 24;
 
 struct Layout {
     const Format * format;
@@ -49,7 +53,25 @@ static inline int64_t activation_group(const Layout & l) { return l.range < 32 ?
 // kept across them.
 static inline int64_t activation_chunk(const Layout & l) { return l.range > 32 && l.range % 64 == 0 ? 64 : 32; }
 
-// Scratch for pack_panel: k bytes of codes, and mult and d of one row.
+// A panel whose codes, or values, take a byte each: codes [K / 4 quads][16 rows][4 columns], mult
+// [K / range][16] if the format has it, d [K / span][16].
+struct Unpacked {
+    uint8_t * codes;
+    int8_t * mult;
+    uint16_t * d;
+};
+
+// Bytes of such a panel, all in one.
+size_t unpacked_bytes(const Layout & layout);
+
+// Where its parts lie in memory of that size, 64-aligned.
+Unpacked unpacked_in(const Layout & layout, uint8_t * memory);
+
+// Reads up to 16 rows of file blocks, row_bytes apart, as int8 values.
+using ReadBlocks = void (*)(const Layout & layout, const uint8_t * rows, size_t row_bytes, int n_rows,
+                            const Unpacked & out);
+
+// Scratch for pack_panel.
 size_t pack_scratch_bytes(const Layout & layout);
 
 // Packs up to 16 rows of file blocks, row_bytes apart, into one panel (panel_bytes, 64-aligned).
@@ -82,10 +104,11 @@ struct Panel {
     const int8_t * mult;  // nullptr if the format has none
     const uint16_t * d;
     const Layout * layout;
+    int bits;  // of a code: the format's, or 8 if these are values read from the file's blocks
 };
 
-// Panel p of an expert. If the matrix is not packed, it is packed into `buffer` (panel_bytes and
-// pack_scratch_bytes, 64-aligned), which must outlive the panel.
-Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, uint8_t * buffer);
+// Panel p of an expert. If the matrix is not packed, `read` reads it into `buffer` (unpacked_bytes, 64-aligned),
+// which must outlive the panel.
+Panel matrix_panel(const Matrix & m, int64_t expert, int64_t p, ReadBlocks read, uint8_t * buffer);
 
 }  // namespace octet
