@@ -32,7 +32,7 @@ _WORK_ITEM = {
 # Precisions of B and A (8: int8, 10: fp16), depth, repeat, signs of both.
 _DPAS = {
     ("i32", 8, 8, 8, 8, 1, 1): "rt_dpas_i8",
-    ("float", 10, 10, 8, 8, 0, 0): "rt_dpas_half",
+    ("float", 10, 10, 8, 8, 1, 1): "rt_dpas_half",
 }
 _RUNTIME = """\
 declare i64 @rt_global_id(i32)

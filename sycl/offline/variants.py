@@ -8,15 +8,17 @@ GLUS = ("none", "swiglu", "geglu", "reglu")
 
 @dataclass(frozen=True)
 class Variant:
-    """One program: a source file, its options and how many dpas a step of its inner loop needs.
+    """One program: a source file and its options.
 
-    `dpas` counts the dpas instructions the assembly has to have at least; 0 for kernels without.
+    `dpas` counts the dpas instructions of one pass of its inner loop; 0 for kernels without.
     """
 
     name: str
     file: str
     options: tuple[str, ...]
     dpas: int = 0
+    block_steps: int = 1  # steps of 32 columns in a block of weights
+    loop_steps: int = 1  # in one pass of the inner loop
 
     @property
     def kernel(self) -> str:
@@ -32,6 +34,8 @@ def product(format: str, mt: int, wg: int) -> Variant:
         "product.cpp",
         (f"-DOCTET_FORMAT={FORMATS.index(format)}", f"-DOCTET_MT={mt}", f"-DOCTET_WG={wg}"),
         per_tile * mt,
+        block_steps={"iq3_s": 8, "iq3_xxs": 8, "iq2_s": 8, "q2_0": 2}.get(format, 1),
+        loop_steps=4 if format == "q8_0_128" else 1,
     )
 
 
