@@ -4,6 +4,7 @@ Everything is computed in f64 from f32 logits, over the whole vocabulary, in nat
 give exactly 0.
 """
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,10 @@ import numpy as np
 
 from ..errors import OctetError
 
+# Positions that are drawn together when drawing again: how far a token is from what is likely says
+# something about the next ones too.
+_RUN = 32
+_DRAWS = 1000
 UNKNOWN = -1  # a target that is not known: the position has no next token
 
 _pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -27,6 +32,21 @@ class Comparison:
     same_top: np.ndarray
     control_loss: np.ndarray
     candidate_loss: np.ndarray
+
+    def table(self) -> np.ndarray:
+        """All of it as f64 (positions, 4)."""
+        columns = self.kl, self.same_top, self.control_loss, self.candidate_loss
+        return np.stack([c.astype(np.float64) for c in columns], axis=1)
+
+    @classmethod
+    def of_table(cls, table: np.ndarray) -> "Comparison":
+        """What `table` gave, of any shape."""
+        kl, same_top, control, candidate = table.reshape(-1, 4).T
+        return cls(kl, same_top != 0, control, candidate)
+
+    def part(self, start: int, stop: int) -> "Comparison":
+        """Positions start … stop − 1."""
+        return Comparison(*(getattr(self, n)[start:stop] for n in self.__dataclass_fields__))
 
 
 def compare(control: np.ndarray, candidate: np.ndarray, targets) -> Comparison:
@@ -96,6 +116,51 @@ def spread(values: np.ndarray) -> dict | None:
     }
 
 
+def interval(values: np.ndarray, run: int = _RUN, total: bool = False) -> list[float] | None:
+    """95 % interval of a mean (or `total`) by bootstrap: draws, with return, of runs of values.
+
+    Percentiles 2.5 and 97.5 over 1000 draws of as many runs as there are; None of nothing. The same
+    values give the same interval.
+    """
+    if not len(values):
+        return None
+    starts = np.arange(0, len(values), run)
+    sums = np.add.reduceat(values.astype(np.float64), starts)
+    sizes = np.diff(np.append(starts, len(values)))
+    drawn = np.random.default_rng(0).integers(len(starts), size=(_DRAWS, len(starts)))
+    found = sums[drawn].sum(axis=1) / (1 if total else sizes[drawn].sum(axis=1))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return [float(low), float(high)]
+
+
+def by_position(first: list[int], kl: list[np.ndarray], bins: int = 16) -> list[list[float]]:
+    """Mean divergence by how far into its context a position is: [[middle, mean], …].
+
+    `first`: where each item's first compared position is; `kl`: of its positions.
+    """
+    if not kl:
+        return []
+    at = np.concatenate([f + np.arange(len(k)) for f, k in zip(first, kl, strict=True)])
+    values = np.concatenate(kl)
+    edges = np.linspace(at.min(), at.max() + 1, min(bins, int(np.ptp(at)) + 1) + 1)
+    which = np.searchsorted(edges, at, side="right") - 1
+    return [
+        [float((edges[b] + edges[b + 1] - 1) / 2), float(values[which == b].mean())]
+        for b in range(len(edges) - 1)
+        if (which == b).any()
+    ]
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided p of `wins` against `losses` if both were equally likely (exact binomial).
+
+    For paired answers: those that became right against those that became wrong.
+    """
+    n = wins + losses
+    tail = sum(math.comb(n, k) for k in range(min(wins, losses) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
 def perplexity_ratio(found: Comparison) -> float | None:
     """Perplexity of the candidate over that of the control, where the next token is known."""
     known = ~np.isnan(found.control_loss)
@@ -124,6 +189,8 @@ def answers(control: list[int], candidate: list[int], labels: list[int]) -> dict
         "accuracy": float(np.mean(b == right)),
         "answer_changes": int(np.sum(a != b)),
         "flips": to_wrong + to_right,
+        "flips_interval": interval((a == right) != (b == right), run=1, total=True),
+        "sign_test_p": sign_test(to_right, to_wrong),
         "correct_to_incorrect": to_wrong,
         "incorrect_to_correct": to_right,
         "wrong_to_wrong": wrong_to_wrong,

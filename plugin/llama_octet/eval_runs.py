@@ -20,7 +20,13 @@ from .eval_child import BATCH
 from .gguf_tools.evaluate.inputs import Item
 
 LOGIT_BYTES = 32 << 20  # logits that are asked for at once; they count in the model's memory
-PROBE_PROMPT, PROBE_TOKENS, PROBE_REPEATS = 512, 32, 3
+PROBE_PROMPT, PROBE_TOKENS = 512, 32
+# Of n repeats, the true median lies between the smallest and the largest with probability
+# 1 − 2^(1 − n), whatever the distribution: 97 % for 6, below 95 % for fewer.
+REPEATS, FEWEST_FOR_INTERVAL = 6, 6
+# What two items begin with is not fed again if it is at least so long. Chunks of a text, which
+# share no more than a first token, so do not depend on which of them came before.
+_SHARED = 32
 
 
 @dataclass
@@ -58,6 +64,13 @@ def parse_spec(text: str, stock: bool) -> Spec:
     if spec.stock and spec.environment:
         raise UsageError(f"{text}: stock llama.cpp does not know {next(iter(spec.environment))}")
     return spec
+
+
+def _shared(held: list[int], item: Item) -> int:
+    """How many of an item's tokens, from its first on, need not be fed after `held`."""
+    both = zip(held, item.tokens[: item.first], strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+    return same if same >= _SHARED else 0
 
 
 def _is_setting(text: str) -> bool:
@@ -123,6 +136,10 @@ class Run:
             done += got
         return seconds, logits
 
+    def starts_anew(self, held: list[int], item: Item) -> bool:
+        """Whether an item after one of tokens `held` is fed from its first token on."""
+        return not self.can_rewind or _shared(held, item) == 0
+
     def logits(self, item: Item):
         """The logits of an item's compared positions, some rows at a time, in order.
 
@@ -131,8 +148,7 @@ class Run:
         """
         at, most = 0, max(1, LOGIT_BYTES // (4 * self.vocab))
         if self.can_rewind:
-            both = zip(self.held, item.tokens[: item.first], strict=False)
-            at = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+            at = _shared(self.held, item)
         while at < len(item.tokens):
             end = min(at + BATCH, len(item.tokens), max(at, item.first) + most)
             rows = max(0, end - max(at, item.first))
@@ -151,10 +167,13 @@ class Run:
             out.append(int(row[0].argmax()))
         return out
 
-    def speed(self, tokens: list[int]) -> dict:
-        """Prompt and generation speed: medians over a few repeats, without choosing the tokens."""
+    def speed(self, tokens: list[int], repeats: int) -> dict:
+        """Prompt and generation speed, without choosing the tokens: medians of repeats.
+
+        With their intervals, the smallest and the largest, if there are enough for 95 %.
+        """
         reading, writing = [], []
-        for _ in range(PROBE_REPEATS):
+        for _ in range(repeats):
             seconds, row = self.feed(tokens, 0, 1)
             reading.append(len(tokens) / seconds)
             steps = []
@@ -162,10 +181,12 @@ class Run:
                 seconds, row = self.feed([int(row[0].argmax())], len(tokens) + i, 1)
                 steps.append(seconds)
             writing.append(1 / statistics.median(steps))
-        return {
-            "prompt_tps": statistics.median(reading),
-            "gen_tps": statistics.median(writing),
-        }
+        found = {}
+        for name, speeds in (("prompt_tps", reading), ("gen_tps", writing)):
+            enough = repeats >= FEWEST_FOR_INTERVAL
+            found[name] = statistics.median(speeds)
+            found[f"{name}_interval"] = [min(speeds), max(speeds)] if enough else None
+        return found
 
     def finish(self) -> dict:
         """Peak memory and time since the start, and what the plugin says it did."""

@@ -136,3 +136,44 @@ def test_the_controls_own_answers():
     found = metrics.answers([0, 1, 2], [0, 1, 2], [0, 0, 2])
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert found["answer_changes"] == found["flips"] == found["wrong_to_wrong"] == 0
+
+
+def test_the_interval_of_a_mean_holds_the_mean_in_95_of_100():
+    rng = np.random.default_rng(4)
+    hits = 0
+    for _ in range(200):
+        low, high = metrics.interval(rng.exponential(size=640), run=1)
+        hits += low <= 1 <= high
+    assert 180 <= hits <= 199  # 190 ± 3 standard deviations of 3.1, and never all
+    assert metrics.interval(np.zeros(5)) == [0, 0]
+    assert metrics.interval(np.zeros(0)) is None
+
+
+def test_values_that_hang_together_make_the_interval_wider():
+    values = np.repeat(np.random.default_rng(5).standard_normal(40), 32)
+    apart, together = (metrics.interval(values, run=run) for run in (1, 32))
+    # 40 independent values instead of 1280: √32 times as wide.
+    assert (together[1] - together[0]) / (apart[1] - apart[0]) == pytest.approx(32**0.5, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "p"),
+    [(0, 0, 1), (1, 0, 1), (5, 0, 2 / 32), (0, 5, 2 / 32), (3, 3, 1), (6, 1, 16 / 128)],
+)
+def test_the_sign_test_counts_the_ways_it_could_come_out(wins, losses, p):
+    assert metrics.sign_test(wins, losses) == p
+
+
+def test_divergence_by_position():
+    found = metrics.by_position([2, 2], [np.array([1.0, 2, 3, 4]), np.array([3.0, 4])], bins=2)
+    assert found == [[2.5, 2.5], [4.5, 3.5]]
+    assert metrics.by_position([], []) == []
+
+
+def test_a_comparison_comes_back_from_its_table():
+    some = metrics.Comparison(
+        np.array([0.5, 0]), np.array([True, False]), np.array([1, np.nan]), np.array([2.0, 3])
+    )
+    back = metrics.Comparison.of_table(np.frombuffer(some.table().tobytes()))
+    assert back.kl.tolist() == [0.5, 0] and back.same_top.tolist() == [True, False]
+    assert math.isnan(back.control_loss[1]) and back.part(1, 2).candidate_loss.tolist() == [3]

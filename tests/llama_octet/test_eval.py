@@ -1,11 +1,15 @@
 """`octet eval` on small random models: what is measured, and what is refused."""
 
+import argparse
 import json
 import math
+import tempfile
 import types
 
 import models
+import numpy as np
 import pytest
+from llama_octet import eval_store
 from llama_octet.commands import eval as command
 from llama_octet.errors import OctetError
 from llama_octet.eval_runs import parse_spec
@@ -51,14 +55,14 @@ def test_everything_at_once(octet_json, convert, control, text, questions, tmp_p
         *("eval", control, rotated, f"{plain}@stock", f"{rotated}@OCTET_W8A8=0"),
         *("--text", text, "--positions", 100, "--chunk", 40),
         *("--mmlu", questions, "--prompts", prompts, "--continue", 8),
-        *("--report", tmp_path / "report", "--threads", 1),
+        *("--report", tmp_path / "report", "--threads", 1, "--repeats", 2),
     )
     itself, ours, stock, floats = result["candidates"]
     assert result["control"] == itself["file"] == str(control)
     assert ours["file"] == str(rotated)
 
     zero = dict.fromkeys(("mean", "median", "p95", "p99", "max"), 0)
-    assert itself["kl"] == zero
+    assert itself["kl"] == {**zero, "mean_interval": [0, 0]}
     assert (itself["top1"], itself["ppl_ratio"], itself["first_token_kl"]) == (1, 1, 0)
     assert itself["mmlu"]["answer_changes"] == itself["mmlu"]["kl_mean"] == 0
     assert (itself["runtime"], itself["kernels"]) == ("stock", {})
@@ -70,10 +74,13 @@ def test_everything_at_once(octet_json, convert, control, text, questions, tmp_p
         assert one["positions"] == 100 + 2 * 8
         assert one["prompt_tps"] > 0 and one["gen_tps"] > 0 and one["wall_s"] > 0
         assert one["peak_rss_mib"] > 20
+        assert one["prompt_tps_interval"] is one["gen_tps_interval"] is None  # of so few
         assert one["mmlu"]["n"] == 4
         assert 0 <= one["mmlu"]["accuracy"] <= 1
     for one in (ours, stock, floats):
         kl = one["kl"]
+        low, high = kl["mean_interval"]
+        assert 0 < low < kl["mean"] < high
         assert 0 < kl["median"] <= kl["p95"] <= kl["p99"] <= kl["max"] < 1
         assert 0.5 < one["top1"] <= 1
         assert one["ppl_ratio"] == pytest.approx(1, abs=0.1)
@@ -161,15 +168,95 @@ def test_settings_after_a_files_name(tmp_path):
     assert not parse_spec(str(odd), stock=False).stock
 
 
-def test_a_disk_without_room(monkeypatch):
-    plan = command._Plan(1000, [], [command.Item("text", [0] * 5, 0, [0] * 5)])
+def test_a_disk_or_a_memory_without_room(monkeypatch, tmp_path):
+    room = eval_store._SPARE + 1000
     monkeypatch.setattr(
-        command.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=5 * 1000 * 4)
+        eval_store.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=room)
     )
-    command._check_space(plan)
-    plan.vocab += 1
-    with pytest.raises(OctetError, match="TMPDIR"):
-        command._check_space(plan)
+    with eval_store.Log(tmp_path / "some") as log:
+        log.append(bytes(1000))
+        with pytest.raises(OctetError, match="TMPDIR"):
+            log.append(bytes(1001))
+    eval_store.check_memory("a.gguf", 1 << 20)
+    with pytest.raises(OctetError, match=r"a\.gguf: needs about"):
+        eval_store.check_memory("a.gguf", 1 << 60)
+
+
+def test_logits_come_back_to_the_last_bit(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((3, 1000)).astype(np.float32)
+    rows[0, :6] = -0.0, np.inf, -np.inf, 1e-42, 3e38, 0
+    with eval_store.Log(tmp_path / "some") as log:
+        eval_store.append_logits(log, rows)
+        assert log.file.tell() < 0.95 * rows.nbytes
+        log.file.seek(0)
+        back = np.empty_like(rows)
+        eval_store.read_logits(log, back)
+        assert back.tobytes() == rows.tobytes()
+        assert log.file.read() == b""
+
+
+def test_a_log_goes_on_where_it_was_saved(tmp_path):
+    with eval_store.Log(tmp_path / "some") as log:
+        for part, answer in ((b"one", None), (b"three", 3), (b"six", None)):
+            log.append(part)
+            log.finish(answer)
+        log.append(b"half of the nex")
+    with eval_store.Log(tmp_path / "some") as log:
+        assert (log.ends, log.answers) == ([3, 8, 11], [None, 3, None])
+        log.restart(2)
+        log.append(b"!")
+        log.finish(7)
+    with eval_store.Log(tmp_path / "some") as log:
+        assert (log.ends, log.answers) == ([3, 8, 9], [None, 3, 7])
+        assert log.file.read() == b"onethree!"
+
+
+def _without_times(result):
+    timed = ("_tps", "_interval", "rss_mib", "wall_s", "load_s")
+    return [{k: v for k, v in one.items() if not k.endswith(timed)} for one in result["candidates"]]
+
+
+@pytest.mark.parametrize("stopped_in", ["reference", "candidate"])
+def test_interrupted_and_gone_on_with(stopped_in, control, questions, text, tmp_path, monkeypatch):
+    """The same results as without a stop, from a run that does not begin again."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(eval_store, "_SAVE_SECONDS", 0)
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(
+        [
+            *(str(control), "--text", str(text), "--mmlu", str(questions), "--positions", "100"),
+            *("--chunk", "20", "--threads", "1", "--repeats", "1"),
+        ]
+    )
+    finish, passes = eval_store.Log.finish, []
+
+    def counted(log, answer):
+        passes.append(log.path.stem == "reference")
+        finish(log, answer)
+        if len(passes) == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(eval_store.Log, "finish", counted)
+    stop_after = 0
+    wanted = command.run(args)
+    items = passes.count(True)
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+    passes.clear()
+    stop_after = 3 if stopped_in == "reference" else items + 3
+    with pytest.raises(command.Interrupted, match="the same command goes on") as stopped:
+        command.run(args)
+    assert stopped.value.exit_code == 130 and str(tmp_path) in str(stopped.value)
+    passes.clear()
+    stop_after = 0
+    assert _without_times(command.run(args)) == _without_times(wanted)
+    # Three items are not done again.
+    left = (items - 3, items) if stopped_in == "reference" else (0, items - 3)
+    assert (passes.count(True), passes.count(False)) == left
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_control_that_disagrees_with_itself():

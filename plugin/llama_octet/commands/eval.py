@@ -1,23 +1,25 @@
 """`octet eval`: how far candidates are from a control, and how fast and large they are.
 
 Every model runs alone, in a process of its own. The control runs first; its logits are kept on
-disk and every later run is compared with them, the control's own second run to begin with.
+disk, packed, and every later run is compared with them, the control's own second run to begin with.
+What is found is kept until the end, so that the same command goes on where the last one stopped.
 """
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from .. import header
+from .. import eval_store, header
 from ..errors import OctetError, UsageError
-from ..eval_runs import PROBE_PROMPT, PROBE_TOKENS, Run, Spec, parse_spec
+from ..eval_runs import LOGIT_BYTES, PROBE_PROMPT, PROBE_TOKENS, REPEATS, Run, Spec, parse_spec
+from ..eval_store import Store
 from ..gguf_tools.evaluate import inputs, metrics, report
 from ..gguf_tools.evaluate.inputs import Item
+from ..gguf_tools.reader import Model
 from .run import _whole
 
 HELP = "Compare models with a control: KL divergence, answers, speed, memory."
@@ -32,7 +34,16 @@ KL(control || candidate) in nats, over the whole vocabulary, at every compared p
   --prompts  the last token of each prompt (first-token KL), and the control's greedy continuation
   --mmlu     where the answer is due; these positions are in `kl` only if nothing else is asked for
 The control is run twice and must agree with itself to the last bit. Speeds are medians of
-repeated prompts of 512 tokens and of 32 tokens generated after each."""
+--repeats prompts of 512 tokens and of 32 tokens generated after each; from 6 on, the smallest and
+the largest are an interval for them. Intervals (95 %) of KL and flips are by bootstrap.
+
+If it is interrupted, the same command goes on from there: what is found is kept in TMPDIR."""
+
+
+class Interrupted(OctetError):
+    """Stopped by the user, with something to go on from."""
+
+    exit_code = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="positions of each chunk that only give context (%(default)s)",
     )
     add("--continue", dest="length", **whole, default=32, help="tokens after each prompt (32)")
+    add("--repeats", **whole, default=REPEATS, help="speed measurements of each (%(default)s)")
     cpus = len(os.sched_getaffinity(0))
     add("--threads", **whole, default=cpus, help="CPU threads (all: %(default)s)")
 
@@ -76,19 +88,23 @@ def run(args: argparse.Namespace) -> dict:
     _check_inputs(args)
     if args.report:
         report.prepare(args.report)
-    results = []
-    with tempfile.TemporaryFile(prefix="octet-eval-") as reference:
-        with Run(control, 256, args.threads) as child:
-            plan = _plan(child, args)
-            _check_space(plan)
-            child.open(plan.ctx)
-            given = _reference(child, plan, reference)
-        for number, spec in enumerate(specs):
-            results.append(_candidate(spec, plan, reference, given, args.threads))
-            if number == 0:
-                _check_control(results[0], control)
-            if sys.stderr.isatty():
-                print(f"octet: {spec.text}: {report.line(results[-1])}", file=sys.stderr)
+    inputs_of = [args.text, args.mmlu, args.prompts]
+    key = eval_store.key_of(
+        *(1, control.text, eval_store.stamp(control.path), control.environment, _switches()),
+        [path and eval_store.stamp(path) for path in inputs_of],
+        [args.positions, args.chunk, args.skip, args.length, args.threads],
+    )
+    store = Store(key)
+    try:
+        with store:
+            results, plan = _all(store, specs, args)
+    except KeyboardInterrupt:
+        if not store.kept:
+            raise
+        raise Interrupted(
+            f"interrupted; what is found so far ({store.bytes / 1e6:.0f} MB) is kept in "
+            f"{store.folder}: the same command goes on from there"
+        ) from None
     result = {
         "control": args.control,
         "inputs": {
@@ -106,8 +122,43 @@ def run(args: argparse.Namespace) -> dict:
     if args.report:
         report.write(args.report, result)
     for one in results:
-        del one["quantiles"]
+        del one["quantiles"], one["by_position"]
     return result
+
+
+def _all(store: Store, specs: list[Spec], args) -> tuple[list[dict], "_Plan"]:
+    """The results of all models, the control's first, and what they were compared on."""
+    _check_memory(specs[0], 0)
+    plan = _reference(store, specs[0], args)
+    results = []
+    for number, spec in enumerate(specs):
+        library = Path(__file__).parents[1] / "libggml-octet.so"
+        name = eval_store.key_of(
+            *(number == 0, spec.text, eval_store.stamp(spec.path), spec.environment, spec.stock),
+            *(args.repeats, eval_store.stamp(library) if library.exists() else 0),
+        )
+        found = store.result(name)
+        if not found:
+            _check_memory(spec, plan.vocab)
+            found = _candidate(store, name, spec, plan, args)
+            store.save_result(name, found)
+        results.append(found)
+        if number == 0:
+            _check_control(found, spec)
+        if sys.stderr.isatty():
+            print(f"octet: {spec.text}: {report.line(found)}", file=sys.stderr)
+    return results, plan
+
+
+def _switches() -> dict:
+    return {k: v for k, v in os.environ.items() if k.startswith("OCTET_") and v}
+
+
+def _check_memory(spec: Spec, vocab: int) -> None:
+    # The weights, mapped or packed; logits in the model, on the way and here, and in f64.
+    with Model(spec.path) as model:
+        needed = model.file_bytes + 3 * LOGIT_BYTES + 40 * vocab
+    eval_store.check_memory(spec.text, needed)
 
 
 def _check_inputs(args) -> None:
@@ -184,78 +235,103 @@ def _question(child: Run, question: inputs.Question, where: str) -> Item:
     return inputs.question(prompt, options, question.label)
 
 
-def _check_space(plan: _Plan) -> None:
-    needed = plan.positions * plan.vocab * 4
-    folder = tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OctetError(
-            f"{folder}: the control's logits need {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are "
-            "free: set TMPDIR to another folder, or compare on less (--positions)"
-        )
-
-
 # ---- running ----
 
 
-def _reference(child: Run, plan: _Plan, file) -> list[int]:
-    """Keep the control's logits; its answers to the questions."""
-    answers = []
-    for item in _progress(plan.items, f"{child.spec.text} (control)"):
-        for logits in child.logits(item):
-            file.write(logits)
-        if item.kind == "question":
-            answers.append(metrics.choice(logits[0], item.options))
-    file.flush()
-    return answers
+def _reference(store: Store, spec: Spec, args) -> _Plan:
+    """Make the plan and keep the control's logits, or what of them is not yet there."""
+    saved = store.plan()
+    plan = _Plan(**saved) if saved else None
+    with store.log("reference") as log:
+        if plan and len(log.ends) == len(plan.items):
+            return plan
+        with Run(spec, plan.ctx if plan else 256, args.threads) as child:
+            if plan is None:
+                plan = _plan(child, args)
+                store.save_plan(plan.vocab, plan.bos, plan.items)
+            packed = plan.positions * plan.vocab * 4 * eval_store.PACKED_SHARE
+            eval_store.check_disk(store.folder, packed - (log.ends or [0])[-1])
+            child.open(plan.ctx)
+            log.restart(_resumable(child, plan, len(log.ends)))
+            for item in _progress(plan.items, f"{spec.text} (control)", len(log.ends)):
+                for logits in child.logits(item):
+                    eval_store.append_logits(log, logits)
+                log.finish(_answer(item, logits))
+        return plan
 
 
-def _candidate(spec: Spec, plan: _Plan, file, given: list[int], threads: int) -> dict:
-    with Run(spec, plan.ctx, threads) as child:
+def _resumable(child: Run, plan: _Plan, done: int) -> int:
+    """How many finished items to go on from, so that all that follows is as if never stopped."""
+    items = plan.items
+    while 0 < done < len(items) and not child.starts_anew(items[done - 1].tokens, items[done]):
+        done -= 1
+    return done
+
+
+def _answer(item: Item, logits: np.ndarray) -> int | None:
+    return metrics.choice(logits[0], item.options) if item.kind == "question" else None
+
+
+def _candidate(store: Store, name: str, spec: Spec, plan: _Plan, args) -> dict:
+    with (
+        Run(spec, plan.ctx, args.threads) as child,
+        store.log("reference") as reference,
+        store.log(name) as log,
+    ):
         _check_vocabulary(child, plan)
-        parts: dict[str, list] = {"text": [], "prompt": [], "question": []}
-        answers = []
-        file.seek(0)
-        for item in _progress(plan.items, spec.text):
+        done = _resumable(child, plan, len(log.ends))
+        log.restart(done)
+        reference.file.seek(reference.ends[done - 1] if done else 0)
+        for item in _progress(plan.items, spec.text, done):
             at = 0
             for logits in child.logits(item):
                 control = np.empty_like(logits)
-                file.readinto(memoryview(control).cast("B"))
+                eval_store.read_logits(reference, control)
                 targets = item.targets[at : at + len(logits)]
                 try:
-                    parts[item.kind].append(metrics.compare(control, logits, targets))
+                    log.append(metrics.compare(control, logits, targets).table().tobytes())
                 except OctetError as why:
                     raise OctetError(f"{spec.text}: {why}") from None
                 at += len(logits)
-            if item.kind == "question":
-                answers.append(metrics.choice(logits[0], item.options))
-        speed = child.speed(plan.probe)
+            log.finish(_answer(item, logits))
+        speed = child.speed(plan.probe, args.repeats)
         used = child.finish()
-    return _result(spec, plan, parts, given, answers, speed, used)
+        used["wall_s"] += log.seconds
+        log.file.seek(0)
+        found = metrics.Comparison.of_table(np.frombuffer(log.file.read()))
+        return _result(spec, plan, found, reference.answers, log.answers, speed, used)
 
 
-def _result(spec, plan, parts, given, answers, speed, used) -> dict:
+def _result(spec, plan, all_found, given, answers, speed, used) -> dict:
+    parts: dict[str, list] = {"text": [], "prompt": [], "question": []}
+    firsts, at = [], 0
+    for item in plan.items:
+        parts[item.kind].append(all_found.part(at, at + item.positions))
+        if item.kind == "prompt":
+            firsts.append(all_found.kl[at])
+        at += item.positions
     found = {kind: metrics.joined(some) for kind, some in parts.items()}
     read = metrics.joined([found["text"], found["prompt"]])
     if not len(read.kl):
         read = found["question"]
-    firsts, at = [], 0
-    for item in plan.items:
-        if item.kind == "prompt":
-            firsts.append(found["prompt"].kl[at])
-            at += item.positions
     mmlu = None
-    if answers:
-        labels = [item.label for item in plan.items if item.kind == "question"]
-        mmlu = metrics.answers(given, answers, labels)
+    asked = [number for number, item in enumerate(plan.items) if item.kind == "question"]
+    if asked:
+        mmlu = metrics.answers(
+            [given[i] for i in asked],
+            [answers[i] for i in asked],
+            [plan.items[i].label for i in asked],
+        )
         mmlu["kl_mean"] = float(found["question"].kl.mean())
+        mmlu["kl_mean_interval"] = metrics.interval(found["question"].kl, run=1)
+        mmlu["kl"] = metrics.spread(found["question"].kl)
     status = used.pop("status")
     return {
         "file": spec.text,
         "runtime": "stock" if spec.stock else "plugin",
         "file_mib": os.path.getsize(spec.path) / 2**20,
         "positions": len(read.kl),
-        "kl": metrics.spread(read.kl),
+        "kl": {**metrics.spread(read.kl), "mean_interval": metrics.interval(read.kl)},
         "top1": float(read.same_top.mean()),
         "ppl_ratio": metrics.perplexity_ratio(found["text"]),
         "first_token_kl": float(np.mean(firsts)) if firsts else None,
@@ -266,6 +342,10 @@ def _result(spec, plan, parts, given, answers, speed, used) -> dict:
             name: of["calls"] for name, of in status.get("kernels", {}).items() if of.get("calls")
         },
         "quantiles": [float(q) for q in np.quantile(read.kl, np.linspace(0, 1, 201))],
+        "by_position": metrics.by_position(
+            [item.first for item in plan.items if item.kind == "text"],
+            [part.kl for part in parts["text"]],
+        ),
     }
 
 
@@ -285,10 +365,18 @@ def _check_control(result: dict, control: Spec) -> None:
         )
 
 
-def _progress(items, what: str):
+def _progress(items, what: str, done: int = 0):
     from tqdm import tqdm
 
-    return tqdm(items, desc=what, disable=not sys.stderr.isatty(), file=sys.stderr, leave=False)
+    return tqdm(
+        items[done:],
+        desc=what,
+        initial=done,
+        total=len(items),
+        disable=not sys.stderr.isatty(),
+        file=sys.stderr,
+        leave=False,
+    )
 
 
 def render(result: dict) -> str:
