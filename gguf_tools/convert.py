@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from . import experts, int8, metadata, plan, rotation, writer
+from . import experts, ggml, int8, metadata, plan, rotation, writer
 from .errors import OctetError, UsageError, shown
 from .imatrix import Importance
 from .reader import Model
+from .smoothing import FLOATS, Smoothing
 
 EXAMPLE = "octet convert model-f16.gguf model-int8.gguf --experts iq3_s:iq4_nl"
 _JOB_WEIGHTS = 1 << 20
@@ -29,7 +30,6 @@ _SMALLEST_JOB = 1 << 17
 _COPY_BYTES = 8 << 20
 _CACHE_WEIGHTS = 1 << 16  # rows are rotated in parts that stay in a core's cache
 _FILE_TYPE_Q8_0 = 7  # of general.file_type
-_SMOOTHINGS = ("none", "smoothquant", "updown", "both")
 
 
 # ---- the command ---------------------------------------------------------------------------
@@ -61,9 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"codebook types of the experts, of {', '.join(plan.CODEBOOKS)}, e.g. iq3_s:iq4_nl "
         "(default: int8 as the rest). Rows that do not fill a type's blocks get iq4_nl",
     )
-    add("--smooth", default="none", help="none (smoothquant, updown, both: not available yet)")
-    add("--alpha", metavar="X|search", help="strength of --smooth smoothquant")
-    add("--calibration", metavar="TEXT", help="text file for --smooth smoothquant")
     add("--imatrix", metavar="FILE", help="importance matrix (GGUF) for codebook experts")
     add("--keep", metavar="PATTERN", help="weights that keep their type: name patterns")
     add("--seed", default="0", metavar="N", help="of the rotation signs, 0 to 65535 (default 0)")
@@ -71,18 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="overwrite OUT.gguf")
 
 
-def run(args: argparse.Namespace) -> dict:
-    """Do what parsed arguments ask; returns the result of `convert`."""
-    return convert(
-        args.input,
-        args.output,
+def run(args: argparse.Namespace, **more) -> dict:
+    """Do what parsed arguments, and `more` of those of `convert`, ask; returns its result."""
+    return convert(args.input, args.output, **options(args), **more)
+
+
+def options(args: argparse.Namespace) -> dict:
+    """The options of `convert` that parsed arguments hold."""
+    return dict(
         int8=args.int8,
         rotate=args.rotate,
         scale_group=args.scale_group,
         experts=args.experts,
-        smooth=args.smooth,
-        alpha=args.alpha,
-        calibration=args.calibration,
         imatrix=args.imatrix,
         keep=args.keep,
         seed=args.seed,
@@ -150,14 +147,34 @@ def _expert_types(text: str | None) -> tuple[str | None, str | None]:
     return names[0], names[1]
 
 
-def _check_smoothing(smooth: str, alpha, calibration) -> None:
-    if smooth not in _SMOOTHINGS:
-        raise UsageError(f"--smooth {smooth}: must be one of {', '.join(_SMOOTHINGS)}")
-    if smooth != "none":
-        raise UsageError(f"--smooth {smooth}: not available yet: leave it out or give none")
-    for option, value in (("--alpha", alpha), ("--calibration", calibration)):
-        if value is not None:
-            raise UsageError(f"{option}: only means something with --smooth, not available yet")
+def planned(input, **options) -> list[plan.Step]:
+    """What `convert` with these options would make of each tensor of `input`."""
+    named = ("int8", "rotate", "scale_group", "experts", "keep")
+    with Model(input) as model:
+        return plan.build(model, _wishes(**{name: options[name] for name in named}))
+
+
+def check_target(input, output, force: bool) -> None:
+    """Raise what `convert` would raise about its two files."""
+    with Model(input) as model:
+        writer.check_target(os.fspath(output), force, [s.path for s in model.shards])
+        if metadata.read(model) is not None:
+            raise OctetError(f"{input}: is already converted: give the model it was made from")
+
+
+def _wishes(int8, rotate, scale_group, experts, keep) -> plan.Wishes:
+    gate_up, down = _expert_types(experts)
+    int8_patterns = _patterns(int8)
+    if not int8_patterns:
+        raise UsageError("--int8 needs a name pattern, or none")
+    return plan.Wishes(
+        int8=[] if int8_patterns == ["none"] else int8_patterns,
+        keep=_patterns(keep),
+        rotate=_choice("--rotate", rotate, rotation.WISHES),
+        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32}),
+        gate_up=gate_up,
+        down=down,
+    )
 
 
 # ---- converting ----------------------------------------------------------------------------
@@ -171,9 +188,7 @@ def convert(
     rotate="auto",
     scale_group="row",
     experts: str | None = None,
-    smooth: str = "none",
-    alpha=None,
-    calibration=None,
+    smoothing: Smoothing | None = None,
     imatrix=None,
     keep: str | None = None,
     seed=0,
@@ -190,22 +205,11 @@ def convert(
     Raises OctetError (UsageError for options that make no sense); then nothing is left behind.
     """
     started = time.monotonic()
-    _check_smoothing(smooth, alpha, calibration)
-    gate_up, down = _expert_types(experts)
-    int8_patterns = _patterns(int8)
-    if not int8_patterns:
-        raise UsageError("--int8 needs a name pattern, or none")
-    wishes = plan.Wishes(
-        int8=[] if int8_patterns == ["none"] else int8_patterns,
-        keep=_patterns(keep),
-        rotate=_choice("--rotate", rotate, rotation.WISHES),
-        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32}),
-        gate_up=gate_up,
-        down=down,
-    )
+    wishes = _wishes(int8, rotate, scale_group, experts, keep)
     seed = _seed(seed)
-    if imatrix is not None and experts is None:
+    if imatrix is not None and experts is None and smoothing is None:
         raise UsageError("--imatrix: is only used for codebook experts: give --experts too")
+    smoothing = smoothing or Smoothing()
     threads = threads or len(os.sched_getaffinity(0))
 
     with contextlib.ExitStack() as stack:
@@ -216,7 +220,7 @@ def convert(
         architecture = model.text("general.architecture")
         if not architecture:
             raise OctetError(f"{input}: is not a model: it has no general.architecture")
-        steps = plan.build(model, wishes)
+        steps = plan.build(model, wishes, smoothing)
         if strict:
             plan.check_strict(model, steps)
         weights = stack.enter_context(Importance(imatrix)) if imatrix is not None else None
@@ -228,20 +232,14 @@ def convert(
             base_architecture=architecture,
             tensors={s.tensor.name: (s.rotation, s.scale_group) for s in steps if s.to == "int8"},
             seed=seed,
+            smoothing=smoothing.label,
+            alpha=smoothing.alpha,
             tool=metadata.tool(),
         )
         stack.enter_context(_stoppable())
         octet.source_sha256 = _sha256(model)
-        head = writer.header(
-            _entries(model, octet, steps),
-            [(s.tensor.name, s.tensor.shape, s.type.id, s.size) for s in steps],
-        )
-        size = len(head) + sum(s.size + writer.padding(s.size) for s in steps)
-        file = stack.enter_context(writer.whole_file(target, size))
-        file.write(head)
-        bar = stack.enter_context(_bar(progress, size))
-        bar.update(len(head))
-        _write_data(file, steps, importance, seed, threads, bar.update)
+        entries = _entries(model, octet, steps)
+        size = _write(target, entries, steps, importance, seed, threads, progress)
 
     return {
         "in": os.fspath(input),
@@ -249,6 +247,8 @@ def convert(
         "architecture": architecture,
         "guard": octet.rotated,
         "seed": seed,
+        "smoothing": smoothing.label,
+        "alpha": smoothing.alpha,
         "bytes_in": model.file_bytes,
         "bytes_out": size,
         "seconds": round(time.monotonic() - started, 3),
@@ -256,6 +256,37 @@ def convert(
         "notes": notes,
         "tensors": [_told(step) for step in steps],
     }
+
+
+def write_float(input, output, smoothing: Smoothing, touched: Smoothing | None = None) -> None:
+    """Write the model of `input` with a smoothing, but nothing rounded and nothing of ours in it.
+
+    Tensors that `touched` (default: the smoothing itself) changes become F32 if they are quantized;
+    with an empty smoothing that is the model to compare with.
+    """
+    touched = touched or smoothing
+    with Model(input) as model, _stoppable():
+        target = writer.check_target(os.fspath(output), False, [s.path for s in model.shards])
+        steps = []
+        for tensor in model.tensors.values():
+            own = tensor.type.name
+            to = "f32" if touched.touches(tensor.name) and own not in FLOATS else own
+            of = smoothing if smoothing.touches(tensor.name) else None
+            steps.append(plan.Step(tensor, "other", to, smoothing=of))
+        threads = len(os.sched_getaffinity(0))
+        _write(target, _entries(model, None, steps), steps, None, 0, threads, False)
+
+
+def _write(target, entries, steps, importance, seed, threads, progress) -> int:
+    head = writer.header(
+        entries, [(s.tensor.name, s.tensor.shape, s.type.id, s.size) for s in steps]
+    )
+    size = len(head) + sum(s.size + writer.padding(s.size) for s in steps)
+    with writer.whole_file(target, size) as file, _bar(progress, size) as bar:
+        file.write(head)
+        bar.update(len(head))
+        _write_data(file, steps, importance, seed, threads, bar.update)
+    return size
 
 
 def _told(step: plan.Step) -> dict:
@@ -306,15 +337,22 @@ def _importance(weights: Importance | None, steps: list[plan.Step]):
             elif missing:
                 experts = ", ".join(map(str, missing))
                 notes.append(f"{name}: no importance for expert {experts}: all columns alike")
-    # Read again when needed: keeping all of it would grow with the model.
-    return (lambda step: weights.of(step.tensor)[0]), notes
+
+    def of(step):
+        # Read again when needed: keeping all of it would grow with the model.
+        table = weights.of(step.tensor)[0]
+        if table is None or step.smoothing is None:
+            return table
+        return step.smoothing.importance(step.tensor.name, table)
+
+    return of, notes
 
 
-def _entries(model: Model, octet: metadata.Octet, steps: list[plan.Step]) -> list[bytes]:
+def _entries(model: Model, octet: metadata.Octet | None, steps: list[plan.Step]) -> list[bytes]:
     changed = {}
-    if octet.rotated:
+    if octet and octet.rotated:
         changed["general.architecture"] = writer.string("general.architecture", metadata.GUARD)
-    if octet.tensors and "general.file_type" in model.values:
+    if octet and octet.tensors and "general.file_type" in model.values:
         changed["general.file_type"] = writer.u32("general.file_type", _FILE_TYPE_Q8_0)
     if model.shards[0].alignment != writer.ALIGNMENT:
         changed["general.alignment"] = b""
@@ -326,7 +364,7 @@ def _entries(model: Model, octet: metadata.Octet, steps: list[plan.Step]) -> lis
     version = "general.quantization_version"
     if version not in model.values and any(s.type.quantized for s in steps):
         entries.append(writer.u32(version, 2))  # of the block layouts; 2 is the only one in use
-    return entries + octet.entries()
+    return entries + (octet.entries() if octet else [])
 
 
 def _sha256(model: Model) -> str:
@@ -368,17 +406,24 @@ def _jobs(steps, importance, seed, weights):
     for step in steps:
         tensor = step.tensor
         rows_per_job = max(1, weights // tensor.columns)
+        parts = (
+            (row, min(rows_per_job, tensor.rows - row))
+            for row in range(0, tensor.rows, rows_per_job)
+        )
         if step.copy:
             for at in range(0, tensor.size, _COPY_BYTES):
                 size = min(_COPY_BYTES, tensor.size - at)
                 yield tensor.shard.read, tensor.start + at, size
         elif step.to == "int8":
-            for row in range(0, tensor.rows, rows_per_job):
-                yield _int8_rows, step, row, min(rows_per_job, tensor.rows - row), seed
+            for part in parts:
+                yield _int8_rows, step, *part, seed
+        elif step.to in FLOATS:
+            for part in parts:
+                yield _float_rows, step, *part
         else:
             table = importance(step)
-            for expert, row, rows in experts.jobs(tensor, rows_per_job):
-                yield _codebook_rows, step, table, expert, row, rows
+            for expert, *part in experts.jobs(tensor, rows_per_job):
+                yield _codebook_rows, step, table, expert, *part
         if writer.padding(step.size):
             yield bytes, writer.padding(step.size)
 
@@ -392,7 +437,14 @@ def _floats(step: plan.Step, row: int, rows: int) -> np.ndarray:
             f"{step.tensor.shard.path}: {shown(step.tensor.name)} holds NaN or infinity in row "
             f"{at}: the model is damaged; nothing was written"
         )
-    return weights
+    return step.smoothing.apply(step.tensor, weights, row) if step.smoothing else weights
+
+
+def _float_rows(step: plan.Step, row: int, rows: int) -> bytes:
+    try:
+        return ggml.quantize(step.type, _floats(step, row, rows), None)
+    except ValueError as error:
+        raise _refuse(step, error) from None
 
 
 def _refuse(step: plan.Step, error: ValueError) -> OctetError:
@@ -416,8 +468,9 @@ def _int8_rows(step: plan.Step, row: int, rows: int, seed: int) -> bytes:
 
 
 def _codebook_rows(step: plan.Step, table, expert: int, row: int, rows: int) -> bytes:
+    weights = _floats(step, row, rows)
     try:
-        return experts.quantize(step.type, _floats(step, row, rows), table, expert)
+        return experts.quantize(step.type, weights.astype(np.float32), table, expert)
     except ValueError as error:
         raise _refuse(step, error) from None
 

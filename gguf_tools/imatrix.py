@@ -117,6 +117,11 @@ class Importance:
         suffix = ".in_sum2"
         return [name[: -len(suffix)] for name in self.model.tensors if name.endswith(suffix)]
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether it tells how large channels get (files of llama-imatrix do not)."""
+        return any(name.endswith(".in_max") for name in self.model.tensors)
+
     def input_of(self, name: str) -> str:
         """The first product that reads the same input as product `name`; itself if not known."""
         return self._input_of.get(name, name)

@@ -5,11 +5,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 from . import rotation, writer
 from .errors import OctetError, shown
-from .reader import ARRAY, STRING, Model
+from .reader import ARRAY, F32, STRING, Model
 
 VERSION = 1
 GUARD = "octet"  # general.architecture of a file with rotated tensors
 SCALE_GROUPS = (0, 32, 128)
+SMOOTHINGS = ("none", "smoothquant", "updown", "smoothquant+updown")
 
 
 def tool() -> str:
@@ -30,6 +31,7 @@ class Octet:
     smoothing: str = "none"
     source_sha256: str = ""
     tool: str = ""
+    alpha: float | None = None  # of smoothing by smoothquant
 
     @property
     def rotated(self) -> bool:
@@ -48,6 +50,7 @@ class Octet:
             writer.string("octet.rotation.hash", rotation.HASH),
             writer.u32("octet.rotation.seed", self.seed),
             writer.string("octet.smoothing", self.smoothing),
+            *([] if self.alpha is None else [writer.f32("octet.smoothing.alpha", self.alpha)]),
             writer.string("octet.source.sha256", self.source_sha256),
             writer.string("octet.tool", self.tool),
         ]
@@ -94,11 +97,16 @@ def read(model: Model) -> Octet | None:
     for key, only in (
         ("octet.rotation.axis", rotation.AXIS),
         ("octet.rotation.hash", rotation.HASH),
-        ("octet.smoothing", "none"),
     ):
         value = _typed(model, key, STRING, STRING)
         if value != only:
             raise _wrong(model, key, value, f"only {only!r} is known")
+    # It is in the weights already and asks nothing of whoever runs them, but an unknown one may.
+    if octet.smoothing not in SMOOTHINGS:
+        wanted = f"one of {', '.join(SMOOTHINGS)} is known"
+        raise _wrong(model, "octet.smoothing", octet.smoothing, wanted)
+    if "octet.smoothing.alpha" in model.values:
+        octet.alpha = _typed(model, "octet.smoothing.alpha", F32, F32)
     if octet.seed > 65535:
         raise _wrong(model, "octet.rotation.seed", octet.seed, "0 to 65535 is allowed")
     names = _typed(model, "octet.tensors", ARRAY, STRING)

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from . import ggml, int8, rotation
 from .errors import OctetError, UsageError, shown
 from .reader import Model, Tensor
+from .smoothing import Smoothing
 
 HEAD = "output.weight"
 CODEBOOKS = ("iq3_s", "iq3_xxs", "iq2_s", "iq4_nl", "q2_0", "q8_0")
@@ -70,11 +71,17 @@ class Step:
     scale_group: int | None = None
     note: str = ""
     missed: bool = False  # it did not get what was wished for
+    smoothing: Smoothing | None = None  # if that changes it
+
+    @property
+    def rounded(self) -> bool:
+        """Whether its weights become int8 or another type than they have."""
+        return self.to == "int8" or self.to != self.tensor.type.name
 
     @property
     def copy(self) -> bool:
         """Whether the bytes stay as they are."""
-        return self.to != "int8" and self.to == self.tensor.type.name
+        return not self.rounded and self.smoothing is None
 
     @property
     def type(self) -> ggml.GgmlType:
@@ -122,13 +129,17 @@ def _matches(name: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def build(model: Model, wishes: Wishes) -> list[Step]:
+def build(model: Model, wishes: Wishes, smoothing: Smoothing | None = None) -> list[Step]:
     """Steps for all tensors of `model`, in its order."""
     roles = {t.name: role_of(t.name, t.shape) for t in model.tensors.values()}
     _check_patterns(model, wishes, roles)
     if wishes.gate_up and not {"gate_up", "down"} & set(roles.values()):
         raise UsageError(f"{model.path}: has no expert tensors: leave --experts out")
-    return [_step(t, roles[t.name], wishes) for t in model.tensors.values()]
+    steps = [_step(t, roles[t.name], wishes) for t in model.tensors.values()]
+    for step in steps:
+        if smoothing and smoothing.touches(step.tensor.name):
+            step.smoothing = smoothing
+    return steps
 
 
 def _check_patterns(model: Model, wishes: Wishes, roles: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from . import ggml
 from .errors import OctetError, shown
 
-STRING, ARRAY = 8, 9
+F32, STRING, ARRAY = 6, 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _SCALARS[12] = "d"
 _BYTES = {kind: struct.calcsize("<" + code) for kind, code in _SCALARS.items()}

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import OctetError, UsageError
-from .reader import ARRAY, STRING, Model, Value
+from .reader import ARRAY, F32, STRING, Model, Value
 
 ALIGNMENT = 32
 
@@ -20,6 +20,11 @@ def _text(text: str) -> bytes:
 def u32(key: str, value: int) -> bytes:
     """An encoded u32 entry."""
     return _text(key) + struct.pack("<II", 4, value)
+
+
+def f32(key: str, value: float) -> bytes:
+    """An encoded f32 entry."""
+    return _text(key) + struct.pack("<If", F32, value)
 
 
 def string(key: str, value: str) -> bytes:

@@ -219,6 +219,29 @@ def make_float_experts(source, target) -> Path:
     return _decoded(source, target, "f32", lambda tensor: tensor.name.endswith("_exps.weight"))
 
 
+def plant_outliers(source, target, factor: float = 50.0, channels: int = 4, seed: int = 0) -> Path:
+    """Write `source` with some channels of every norm before a product larger by `factor`.
+
+    All that reads the norm is divided by as much, in F32, so that it stays the same model.
+    """
+    readers = {
+        "attn_norm": ("attn_q", "attn_k", "attn_v"),
+        "ffn_norm": ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_gate", "ffn_up"),
+    }
+    norm_of = {reader: norm for norm, names in readers.items() for reader in names}
+    _decoded(source, target, "f32", lambda tensor: tensor.name.split(".")[-2] in norm_of)
+    file = gguf.GGUFReader(str(target), "r+")
+    for tensor in file.tensors:
+        block, name = tensor.name.split(".")[-3:-1] if tensor.name.count(".") > 2 else ("", "")
+        norm = norm_of.get(name, name)
+        if norm in readers:
+            rng = np.random.default_rng([seed, int(block), norm == "ffn_norm"])
+            some = rng.choice(tensor.shape[0], channels, replace=False)
+            tensor.data[..., some] *= np.float32(factor if name == norm else 1 / factor)
+    file.data.flush()
+    return Path(target)
+
+
 def _decoded(source, target, kind: str, wanted) -> Path:
     from llama_octet.gguf_tools import ggml, metadata, rotation, writer
     from llama_octet.gguf_tools.reader import Model

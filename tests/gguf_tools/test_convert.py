@@ -330,11 +330,6 @@ def test_stock_runs_what_is_not_rotated(tmp_path, moe):
         ({"experts": "iq3_s"}, "--experts iq3_s"),
         ({"experts": "iq3_s:q4_0"}, "GATE_UP:DOWN"),
         ({"experts": "iq3_s:iq3_s:iq3_s"}, "GATE_UP:DOWN"),
-        ({"smooth": "smoothquant"}, "not available yet"),
-        ({"smooth": "updown"}, "not available yet"),
-        ({"smooth": "hard"}, "--smooth hard"),
-        ({"alpha": "0.5"}, "--alpha"),
-        ({"calibration": "x.txt"}, "--calibration"),
         ({"imatrix": "x.gguf"}, "--imatrix"),
         ({"seed": 65536}, "--seed"),
         ({"seed": -1}, "--seed"),
@@ -593,8 +588,6 @@ def test_arguments_reach_convert(tmp_path, moe):
     convert(moe, tmp_path / "b.gguf", experts="iq4_nl:q8_0", seed=5, rotate=64)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
     assert result["seed"] == 5
-    with pytest.raises(UsageError, match="not available yet"):
-        command.run(parse(moe, tmp_path / "c.gguf", "--smooth", "both"))
     with pytest.raises(OctetError, match="exists"):
         command.run(parse(moe, tmp_path / "a.gguf"))
 

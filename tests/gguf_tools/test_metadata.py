@@ -57,7 +57,8 @@ def test_reads_what_is_there(tmp_path):
 
 def test_entries_are_read_back(tmp_path):
     octet = metadata.Octet(
-        "llama", {"a.weight": (64, 128), "b.weight": (32, 0)}, 65535, "none", "x"
+        *("llama", {"a.weight": (64, 128), "b.weight": (32, 0)}, 65535),
+        *("smoothquant+updown", "x", "tool", 0.5),
     )
     raw = Raw({"general.architecture": string("octet")}, converted().tensors)
     for entry in octet.entries():

@@ -115,6 +115,13 @@ def run(args: argparse.Namespace) -> dict:
     }
 
 
+def measure(model: str, text: str, output, tokens: int) -> None:
+    """What `octet calibrate` does by default, for another command."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    run(parser.parse_args([model, text, "-o", str(output), "--tokens", str(tokens)]))
+
+
 def render(result: dict) -> str:
     """What was measured, and what was not."""
     lines = [
@@ -139,7 +146,8 @@ def _feed(package, args, text: str, collector: Collector) -> tuple[int, int]:
     found = header.read(args.model)
     chunk = min(args.chunk, found.context_length or args.chunk)
     # A context of its own, since llama_cpp.Llama takes no callback; the one it makes stays small.
-    llm, _ = open_model(args.model, not found.guarded, n_ctx=32, n_batch=32, verbose=False)
+    small = {"n_ctx": 32, "n_batch": 32, "swa_full": False, "verbose": False}
+    llm, _ = open_model(args.model, not found.guarded, **small)
     vocab = llm.n_vocab()
     bos = [llm.token_bos()] if llm._model.add_bos_token() else []
     # No vocabulary has tokens this long on average; splitting all of a long text takes a while.
