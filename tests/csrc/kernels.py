@@ -249,8 +249,27 @@ class Weight:
         return out
 
 
-def chain(isa: str, gate: Weight, up: Weight | None, down: Weight, op, x, ids, weights, threads=1):
-    """out (tokens, n) of the fused chain; `up` None: it is merged into gate."""
+def multiply_by_expert(isa: str, weight: Weight, x, ids, threads=1) -> np.ndarray:
+    """out (tokens, used, n); x is (tokens, 1 or used, k)."""
+    x, ids = _f32(x), np.ascontiguousarray(ids, np.int32)
+    out = np.empty((*ids.shape, weight.n), np.float32)
+    _call(
+        "octet_kernel_multiply_by_expert",
+        isa.encode(),
+        c_void_p(weight.handle),
+        _floats(x),
+        c_int64(x.shape[1]),
+        ids.ctypes.data_as(POINTER(c_int32)),
+        c_int64(ids.shape[0]),
+        c_int64(ids.shape[1]),
+        _floats(out),
+        c_int(threads),
+    )
+    return out
+
+
+def chain_arguments(gate, up, down, op, x, ids, weights):
+    """The struct of a chain, its output, and what has to live as long; `up` None: merged into gate."""
     x, weights = _f32(x), _f32(weights)
     ids = np.ascontiguousarray(ids, np.int32)
     out = np.empty((len(x), down.n), np.float32)
@@ -266,5 +285,12 @@ def chain(isa: str, gate: Weight, up: Weight | None, down: Weight, op, x, ids, w
         weights=weights.ctypes.data,
         out=out.ctypes.data,
     )
+    return arguments, out, (x, ids, weights)
+
+
+def chain(isa: str, gate: Weight, up: Weight | None, down: Weight, op, x, ids, weights, threads=1):
+    """out (tokens, n) of the fused chain; `up` None: it is merged into gate."""
+    arguments, out, keep = chain_arguments(gate, up, down, op, x, ids, weights)
     _call("octet_kernel_run_chain", isa.encode(), ctypes.byref(arguments), c_int(threads))
+    del keep
     return out
