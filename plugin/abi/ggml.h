@@ -240,6 +240,9 @@ const char * gguf_get_val_str(const GgufContext *, int64_t key);
 size_t gguf_get_arr_n(const GgufContext *, int64_t key);
 const void * gguf_get_arr_data(const GgufContext *, int64_t key);
 const char * gguf_get_arr_str(const GgufContext *, int64_t key, size_t i);
+int64_t gguf_get_n_tensors(const GgufContext *);
+const char * gguf_get_tensor_name(const GgufContext *, int64_t tensor);
+int gguf_get_tensor_type(const GgufContext *, int64_t tensor);
 }
 
 inline bool is_view_op(int op) {

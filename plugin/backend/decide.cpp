@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "auto.h"
 #include "octet/matrix.h"
 #include "octet/rotation.h"
 
@@ -20,40 +21,69 @@ bool quantizable(const char * name) {
     return std::strncmp(name, "blk.", 4) == 0 && ends_with(name, ".weight") && !std::strstr(name, "gate_inp");
 }
 
-// Whether the user's filters leave a weight to the ordinary path; "" or the reason.
-std::string filtered(const Settings & s, const char * name, const int64_t ne[4]) {
-    if (matches_any(s.exclude, name)) return "OCTET_EXCLUDE";
-    if (!s.include.empty() && !matches_any(s.include, name)) return "OCTET_INCLUDE does not name it";
-    if (ne[0] < s.min_k) return "K = " + std::to_string(ne[0]) + " is below OCTET_MIN_K";
-    if (s.skip_rows > 0 && ne[1] >= s.skip_rows) return std::to_string(ne[1]) + " rows, OCTET_SKIP_ROWS";
-    return "";
-}
-
 Decision ordinary(std::string reason) {
     Decision d;
     d.reason = std::move(reason);
     return d;
 }
 
+// A weight that stock reads as well, after its switch has had its say. `ours` is what to do if the kernels
+// here take it, `by_default` whether they do before anything was measured.
+Decision by_switch(const Settings & s, const Model & model, const char * name, const char * type, const int64_t ne[4],
+                   Switch rule, const char * variable, bool by_default, Decision ours) {
+    if (rule == Switch::off) return ordinary(std::string(variable) + "=0");
+    if (rule == Switch::on) return ours;
+    const std::string why = std::string(variable) + "=auto: ";
+    // The plain C++ kernels are for checking, not for speed.
+    if (s.isa == Isa::scalar) return ordinary(why + "no vector instructions");
+    ours.label = label_of(s, model, name, type, ne);
+    Decision theirs = ordinary("");
+    theirs.label = ours.label;
+    const auto curve = crossovers().find(crossover_key(s, model, ours.label));
+    ours.measured = theirs.measured = curve != nullptr;
+
+    bool take = by_default;
+    std::string measured = "not measured";
+    if (curve) {
+        const Verdict v = judge(*curve);
+        measured = "measured: " + describe(v, "stock");
+        if (v.clear && v.crossing == 0) {
+            take = v.ours_few;
+        } else if (v.clear && s.layout == LayoutChoice::native) {
+            take = true;
+            ours.by_rows = curve;
+        } else if (v.clear) {
+            // Packed weights cannot go back to stock for some batches.
+            take = v.weighted > 1;
+            measured += take ? "; ours on balance" : "; stock on balance";
+        }
+    }
+    theirs.reason = why + (take || curve ? measured : "stock, " + measured);
+    ours.reason += "; " + why + measured;
+    return take ? ours : theirs;
+}
+
 // A tensor that octet wrote. If it is rotated nobody else can read it, so what would leave another
 // tensor to the ordinary path makes this one go through float products.
-Decision decide_listed(const Settings & s, const TensorFacts & facts, const Format & format, const char * name,
-                       const int64_t ne[4]) {
+Decision decide_listed(const Settings & s, const Model & model, const TensorFacts & facts, const Format & format,
+                       const char * name, const char * type, const int64_t ne[4]) {
     Decision d;
     d.format = &format;
     d.rotation = facts.rotation;
     d.scale_group = facts.scale_group;
+    d.path = Path::integer;
+    d.reason = facts.rotation ? "int8, rotated in blocks of " + std::to_string(facts.rotation) : "int8";
     std::string why_not = filtered(s, name, ne);
     const Switch rule = format.code_bits == 8 ? s.w8a8 : s.moe;
-    if (why_not.empty() && rule == Switch::off) why_not = format.code_bits == 8 ? "OCTET_W8A8=0" : "OCTET_MOE=0";
-    if (why_not.empty()) {
-        d.path = Path::integer;
-        d.reason = facts.rotation ? "int8, rotated in blocks of " + std::to_string(facts.rotation) : "int8";
-    } else if (facts.rotation) {
+    const char * variable = format.code_bits == 8 ? "OCTET_W8A8" : "OCTET_MOE";
+    if (!facts.rotation) {
+        if (!why_not.empty()) return ordinary(why_not);
+        return by_switch(s, model, name, type, ne, rule, variable, true, d);
+    }
+    if (why_not.empty() && rule == Switch::off) why_not = std::string(variable) + "=0";
+    if (!why_not.empty()) {
         d.path = Path::floating;
         d.reason = why_not + ", and rotated: float products";
-    } else {
-        d.reason = why_not;
     }
     return d;
 }
@@ -83,7 +113,7 @@ Decision decide(const Settings & s, const Model & model, const char * name, cons
         if (!format || !make_layout(*format, ne[0], facts->scale_group, &layout)) {
             return ordinary("listed in the file, but its type and shape do not fit");
         }
-        return decide_listed(s, *facts, *format, name, ne);
+        return decide_listed(s, model, *facts, *format, name, type, ne);
     }
 
     std::string why_not = filtered(s, name, ne);
@@ -108,20 +138,13 @@ Decision decide(const Settings & s, const Model & model, const char * name, cons
     // The embedding of a tied model is also in the CPU's memory: a second copy for the head is not worth it.
     if (std::strcmp(name, "token_embd.weight") == 0) return ordinary("shared with the embedding");
 
-    const char * variable = experts ? "OCTET_MOE" : format->code_bits == 8 ? "OCTET_W8A8" : "OCTET_DENSE";
-    const Switch rule = experts ? s.moe : format->code_bits == 8 ? s.w8a8 : s.dense;
-    if (rule == Switch::off) return ordinary(std::string(variable) + "=0");
-    if (rule == Switch::automatic) {
-        // Until the crossover is measured: the plain C++ kernels are for checking, not for speed, and
-        // stock has tiled products for dense weights.
-        if (s.isa == Isa::scalar) return ordinary(std::string(variable) + "=auto: no vector instructions");
-        if (!experts && format->code_bits != 8) return ordinary("OCTET_DENSE=auto: stock");
-    }
     Decision d;
     d.format = format;
     d.path = Path::integer;
     d.reason = std::string(type) + (experts ? " experts" : ", one scale per 32");
-    return d;
+    if (experts) return by_switch(s, model, name, type, ne, s.moe, "OCTET_MOE", true, d);
+    if (format->code_bits == 8) return by_switch(s, model, name, type, ne, s.w8a8, "OCTET_W8A8", true, d);
+    return by_switch(s, model, name, type, ne, s.dense, "OCTET_DENSE", false, d);
 }
 
 }  // namespace octet

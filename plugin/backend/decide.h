@@ -1,9 +1,11 @@
 // Which path a weight takes, and why. Decided once, when the weight is offered at load.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "../abi/ggml.h"
+#include "crossover/curve.h"
 #include "model.h"
 #include "octet/formats.h"
 #include "settings.h"
@@ -23,6 +25,10 @@ struct Decision {
     int rotation = 0;
     int scale_group = 32;
     bool quantize = false;  // the file's type is something else: int8 is made of it at load
+    std::string label;      // of the measurement that `auto` asks for (auto.h); "" if none
+    bool measured = false;  // whether there is one
+    // If not null, stock computes wherever this says that it is faster.
+    std::shared_ptr<const Curve> by_rows;
 };
 
 // op is OP_MUL_MAT or OP_MUL_MAT_ID; ne are the weight's dimensions.

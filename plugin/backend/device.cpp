@@ -108,6 +108,7 @@ void * get_proc_address(Registry *, const char * name) {
     if (std::strcmp(name, "ggml_backend_set_n_threads") == 0) return reinterpret_cast<void *>(set_n_threads);
     if (std::strcmp(name, "octet_model_begin") == 0) return reinterpret_cast<void *>(octet_model_begin);
     if (std::strcmp(name, "octet_model_end") == 0) return reinterpret_cast<void *>(octet_model_end);
+    if (std::strcmp(name, "octet_model_begin_read") == 0) return reinterpret_cast<void *>(octet_model_begin_read);
     if (std::strcmp(name, "octet_status") == 0) return reinterpret_cast<void *>(octet_status);
     if (std::strcmp(name, "octet_decide") == 0) return reinterpret_cast<void *>(octet_decide);
     return nullptr;

@@ -25,12 +25,6 @@ Weight weight_for(const Stored & s, const Tensor * op) {
     return w;
 }
 
-// "int8" for what octet wrote or quantized, else the type.
-std::string kind(const Stored & s) {
-    if (s.weight.float_products) return "float";
-    return s.decision.scale_group == 32 && !s.decision.rotation ? s.type : "int8";
-}
-
 // src1 may have more dimensions than the weight: each of its matrices is one product.
 bool run_mul_mat(Engine & e, const Tensor * op) {
     Stored & s = *stored(op->src[0]);
@@ -51,7 +45,7 @@ bool run_mul_mat(Engine & e, const Tensor * op) {
         e.prepared_for = w;
     }
     ++s.calls;
-    status().count("dense " + kind(s), x->ne[1] * x->ne[2] * x->ne[3]);
+    s.products->add(x->ne[1] * x->ne[2] * x->ne[3]);
     return true;
 }
 
@@ -71,9 +65,18 @@ bool run_mul_mat_id(Engine & e, const Tensor * op) {
     }
     RowsIn rows{bytes_of(x), int64_t(x->ne[1] == 1 ? x->nb[2] : x->nb[1])};
     ++s.calls;
-    status().count("experts " + kind(s), ids->ne[0] * ids->ne[1]);
+    s.expert_products->add(ids->ne[0] * ids->ne[1]);
     return multiply_by_expert(*e.kernels, weight_for(s, op), rows, x->ne[1], routing_of(ids), floats_of(op),
                               floats_between(op, 1), e.space, e.n_threads);
+}
+
+void count_chain(Stored & gate, const Stored & down, int64_t rows) {
+    Count * count = gate.chain.load(std::memory_order_acquire);
+    if (!count || count->down != down.expert_products) {
+        count = &status().chain_counter(gate, down);
+        gate.chain.store(count, std::memory_order_release);
+    }
+    count->add(rows);
 }
 
 bool run_matched_chain(Engine & e, const MatchedChain & m) {
@@ -96,7 +99,7 @@ bool run_matched_chain(Engine & e, const MatchedChain & m) {
     ++m.gate_weight->calls;
     if (m.up_weight != m.gate_weight) ++m.up_weight->calls;
     ++m.down_weight->calls;
-    status().count("chain " + kind(*m.gate_weight) + ":" + kind(*m.down_weight), c.routing.n_used * c.routing.n_tokens);
+    count_chain(*m.gate_weight, *m.down_weight, c.routing.n_used * c.routing.n_tokens);
     return run_chain(*e.kernels, c, e.space, e.n_threads);
 }
 
@@ -147,8 +150,8 @@ bool run_sum(Engine & e, const Tensor * op) {
 
 // A weight that turned out unusable fails the computation: nothing plausible must come of it.
 bool usable(const Tensor * op) {
-    const Stored * s = stored(op->src[0]);
-    if (!s || s->fault.empty()) return true;
+    Stored * s = stored(op->src[0]);
+    if (!s || usable(*s)) return true;
     std::fprintf(stderr, "octet: %s: %s\n", s->name.c_str(), s->fault.c_str());
     return false;
 }

@@ -18,17 +18,31 @@ bool same_shape(const Tensor * a, const Tensor * b) {
 // A view's tensor, or the tensor itself.
 const Tensor * behind_view(const Tensor * t) { return t && t->view_src ? t->view_src : t; }
 
-bool product_of_ours(const Tensor * t) { return t && t->op == OP_MUL_MAT_ID && stored(t->src[0]); }
+// Whether stock is faster at this op's rows, and can read the weight.
+bool left_to_stock(const Stored & s, const Tensor * op) {
+    if (!s.decision.by_rows) return false;
+    const Tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
+    const double rows = op->op == OP_MUL_MAT_ID ? double(ids->ne[0] * ids->ne[1]) / double(w->ne[2])
+                                                : double(x->ne[1] * x->ne[2] * x->ne[3]);
+    return rows > 0 && ratio_at(*s.decision.by_rows, rows) < 1;
+}
 
 bool supports_product(const Tensor * op) {
     const Tensor *w = op->src[0], *x = op->src[1];
     if (!w || !is_ours(w) || w->view_src || !is_f32(x) || !is_f32(op)) return false;
     if (op->op == OP_MUL_MAT && op->op_params[1] == 1) return false;  // x times a Hadamard matrix
     if (op->op == OP_MUL_MAT_ID && (!op->src[2] || op->src[2]->type != TYPE_I32)) return false;
-    if (x->ne[0] != w->ne[0]) return false;
-    if (w->data) return stored(w) && (op->op == OP_MUL_MAT_ID) == (w->ne[2] > 1);
+    if (x->ne[0] != w->ne[0] || (op->op == OP_MUL_MAT_ID) != (w->ne[2] > 1)) return false;
+    if (w->data) {
+        const Stored * s = stored(w);
+        return s && !left_to_stock(*s, op);
+    }
     Decision d = decide(settings(), *current_model(), w->name, ggml_type_name(w->type), w->ne, op->op);
-    return d.path != Path::ordinary && (op->op == OP_MUL_MAT_ID) == (w->ne[2] > 1);
+    return d.path != Path::ordinary;
+}
+
+bool product_of_ours(const Tensor * t) {
+    return t && t->op == OP_MUL_MAT_ID && stored(t->src[0]) && supports_product(t);
 }
 
 // The neighbours of our expert products, which a fused chain takes along. Each is claimed in the one
@@ -181,8 +195,8 @@ bool supports(const Tensor * op) {
 bool match_chain(const Graph & g, int first, MatchedChain * c) {
     Nodes nodes(g, first);
     if (!match_gate_up(g, nodes, c) || !match_down(g, nodes, c) || !match_sum(g, nodes, c)) return false;
-    for (const Stored * w : {c->gate_weight, c->up_weight, c->down_weight}) {
-        if (!w->fault.empty()) return false;  // alone, the product will say so
+    for (Stored * w : {c->gate_weight, c->up_weight, c->down_weight}) {
+        if (!usable(*w)) return false;  // alone, the product will say so
     }
     c->nodes = nodes.position() - first;
     return true;

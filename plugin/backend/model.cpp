@@ -44,17 +44,37 @@ class Keys {
     const int32_t * ints(int64_t id) const { return static_cast<const int32_t *>(ggml::gguf_get_arr_data(gguf_, id)); }
     const char * text(int64_t id, int64_t i) const { return ggml::gguf_get_arr_str(gguf_, id, size_t(i)); }
 
+    void types(Model * model) const {
+        if (has("split.count")) return;
+        for (int64_t i = 0; i < ggml::gguf_get_n_tensors(gguf_); ++i) {
+            model->types.emplace(ggml::gguf_get_tensor_name(gguf_, i),
+                                 ggml::ggml_type_name(ggml::gguf_get_tensor_type(gguf_, i)));
+        }
+    }
+
   private:
     ggml::GgufContext * gguf_;
 };
 
 }  // namespace
 
+std::string add_facts(Model * model, const std::string & name, TensorFacts facts) {
+    bool known = (facts.rotation == 0 || facts.rotation == 32 || facts.rotation == 64 || facts.rotation == 128) &&
+                 (facts.scale_group == 0 || facts.scale_group == 128 || facts.scale_group == 32);
+    if (!known) {
+        return name + " has rotation " + std::to_string(facts.rotation) + " and scale group " +
+               std::to_string(facts.scale_group) + ", not known here: use a newer llama-octet";
+    }
+    model->tensors.emplace(name, facts);
+    return "";
+}
+
 std::string read_model(const char * path, Model * model) {
     const std::string file = std::string("'") + path + "'";
     Keys keys(path);
     if (!keys.open()) return file + " is not a readable GGUF file";
     model->path = path;
+    keys.types(model);
 
     uint32_t version = 0;
     if (!keys.has("octet.version")) return "";
@@ -75,15 +95,9 @@ std::string read_model(const char * path, Model * model) {
     bool rotated = false;
     for (int64_t i = 0; i < n; ++i) {
         TensorFacts facts{keys.ints(rotations)[i], keys.ints(groups)[i]};
-        bool known = (facts.rotation == 0 || facts.rotation == 32 || facts.rotation == 64 || facts.rotation == 128) &&
-                     (facts.scale_group == 0 || facts.scale_group == 128 || facts.scale_group == 32);
-        if (!known) {
-            return file + ": " + keys.text(names, i) + " has rotation " + std::to_string(facts.rotation) +
-                   " and scale group " + std::to_string(facts.scale_group) +
-                   ", not known here: use a newer llama-octet";
-        }
+        std::string wrong = add_facts(model, keys.text(names, i), facts);
+        if (!wrong.empty()) return file + ": " + wrong;
         rotated |= facts.rotation != 0;
-        model->tensors.emplace(keys.text(names, i), facts);
     }
     if (rotated) {
         uint32_t seed;

@@ -20,15 +20,26 @@ struct TensorFacts {
 struct Model {
     std::string path;
     uint16_t seed = 0;
+    int n_threads = 0;                                     // it will be computed with; 0 = not known
     std::unordered_map<std::string, TensorFacts> tensors;  // those that octet wrote
+    std::unordered_map<std::string, std::string> types;    // of all tensors; empty if not known
 
     const TensorFacts * find(const char * name) const {
         auto it = tensors.find(name);
         return it == tensors.end() ? nullptr : &it->second;
     }
+    // "" if not known.
+    std::string type_of(const std::string & name) const {
+        auto it = types.find(name);
+        return it == types.end() ? "" : it->second;
+    }
 };
 
-// Reads the octet.* keys of a GGUF (docs/format.md). Returns "" or one line.
+// Notes what octet wrote about one tensor. Returns "" or one line that does not name the file.
+std::string add_facts(Model * model, const std::string & name, TensorFacts facts);
+
+// Reads the octet.* keys of a GGUF (docs/format.md) and the types of its tensors; those of a split model
+// are not known from its first file. Returns "" or one line.
 std::string read_model(const char * path, Model * model);
 
 // The announced model of this thread; else that of OCTET_MODEL; else one that says nothing.

@@ -139,6 +139,14 @@ std::string read_settings(Settings * settings) {
     return "";
 }
 
+std::string filtered(const Settings & s, const char * name, const int64_t ne[4]) {
+    if (matches_any(s.exclude, name)) return "OCTET_EXCLUDE";
+    if (!s.include.empty() && !matches_any(s.include, name)) return "OCTET_INCLUDE does not name it";
+    if (ne[0] < s.min_k) return "K = " + std::to_string(ne[0]) + " is below OCTET_MIN_K";
+    if (s.skip_rows > 0 && ne[1] >= s.skip_rows) return std::to_string(ne[1]) + " rows, OCTET_SKIP_ROWS";
+    return "";
+}
+
 bool matches_any(const std::vector<std::string> & patterns, const char * name) {
     for (const std::string & p : patterns) {
         if (fnmatch(p.c_str(), name, 0) == 0) return true;

@@ -32,6 +32,10 @@ struct Settings {
 // Reads the environment. Returns "" or one line naming the variable, its value and what is accepted.
 std::string read_settings(Settings * settings);
 
+// Whether the user's filters leave a weight of that name and those dimensions to the ordinary path; "" or
+// the reason.
+std::string filtered(const Settings & settings, const char * name, const int64_t ne[4]);
+
 // Whether a name matches one of the patterns (* and ?).
 bool matches_any(const std::vector<std::string> & patterns, const char * name);
 

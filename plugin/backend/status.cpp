@@ -52,11 +52,16 @@ void Status::remove(Stored * w) {
     weights_.erase(std::remove(weights_.begin(), weights_.end(), w), weights_.end());
 }
 
-void Status::count(const std::string & kernel, int64_t rows) {
+Count & Status::counter(const std::string & kernel) {
     std::lock_guard<std::mutex> lock(mutex_);
-    Count & c = kernels_[kernel];
-    ++c.calls;
-    c.rows += uint64_t(rows);
+    return kernels_[kernel];
+}
+
+Count & Status::chain_counter(const Stored & gate, const Stored & down) {
+    Count & count = counter("chain " + gate.kind + ":" + down.kind);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!count.down) count.down = down.expert_products;
+    return count;
 }
 
 static std::string tensor_json(const Stored & s) {
@@ -78,8 +83,10 @@ std::string Status::json() {
     for (auto & [name, value] : settings().values)
         values += (values.empty() ? "" : ", ") + quoted(name) + ": " + quoted(value);
     for (auto & [name, count] : kernels_) {
-        kernels += (kernels.empty() ? "" : ", ") + quoted(name) + ": {\"calls\": " + std::to_string(count.calls) +
-                   ", \"rows\": " + std::to_string(count.rows) + "}";
+        if (count.calls == 0) continue;
+        kernels += (kernels.empty() ? "" : ", ") + quoted(name) +
+                   ": {\"calls\": " + std::to_string(count.calls.load()) +
+                   ", \"rows\": " + std::to_string(count.rows.load()) + "}";
     }
     size_t bytes = 0;
     for (const Stored * w : weights_) {
@@ -89,6 +96,17 @@ std::string Status::json() {
     return "{\"version\": " + quoted(OCTET_VERSION) + ", \"isa\": " + quoted(isa_name(settings().isa)) +
            ", \"isas\": [" + isas + "], \"settings\": {" + values + "}, \"kernels\": {" + kernels +
            "}, \"bytes_packed\": " + std::to_string(bytes) + ", \"tensors\": [" + tensors + "]}";
+}
+
+std::string Status::faults(const Model & model) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::string list;
+    for (Stored * w : weights_) {
+        if (w->model.get() != &model || usable(*w)) continue;
+        list +=
+            (list.empty() ? "" : ", ") + ("{\"name\": " + quoted(w->name)) + ", \"fault\": " + quoted(w->fault) + "}";
+    }
+    return "[" + list + "]";
 }
 
 }  // namespace octet

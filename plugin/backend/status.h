@@ -1,6 +1,7 @@
 // What ran: settings, weights and counts, for status().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -11,22 +12,35 @@
 
 namespace octet {
 
+struct Model;
 struct Stored;
+
+// Calls of one kernel, and the activation rows they had. Never moves or goes away.
+struct Count {
+    std::atomic<uint64_t> calls{0}, rows{0};
+    const Count * down = nullptr;  // of a chain: the counter of its other end's expert products
+
+    void add(int64_t n) {
+        calls.fetch_add(1, std::memory_order_relaxed);
+        rows.fetch_add(uint64_t(n), std::memory_order_relaxed);
+    }
+};
 
 class Status {
   public:
     void add(Stored * weight);
     void remove(Stored * weight);
 
-    // One call of a kernel over `rows` activation rows.
-    void count(const std::string & kernel, int64_t rows);
+    // What status() lists under this name; to be asked for once and kept.
+    Count & counter(const std::string & kernel);
+    Count & chain_counter(const Stored & gate, const Stored & down);
 
     std::string json();
 
+    // [{"name", "fault"}, ...] of a model's weights that must not be used.
+    std::string faults(const Model & model);
+
   private:
-    struct Count {
-        uint64_t calls = 0, rows = 0;
-    };
     std::mutex mutex_;
     std::vector<Stored *> weights_;
     std::map<std::string, Count> kernels_;

@@ -10,6 +10,7 @@
 
 #include "memory.h"
 #include "octet/rotation.h"
+#include "octet/scratch.h"
 #include "octet/threads.h"
 #include "status.h"
 
@@ -66,7 +67,8 @@ struct PackResult {
     std::atomic<bool> not_finite{false}, scales_differ{false};
 };
 
-// Packs file bytes (or, to quantize, any type) of all experts on all threads.
+// Packs file bytes (or, to quantize, any type) of all experts on all threads. Without `panels` it only
+// looks at them.
 void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & result) {
     const Matrix & m = s.weight.matrix;
     const Layout & l = m.layout;
@@ -81,6 +83,7 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
     const int64_t panels_each = panel_count(m.n), total = panels_each * m.n_experts;
     auto work = [&](const Thread &) {
         std::vector<uint8_t> scratch(pack_scratch_bytes(l)), blocks;
+        Scratch one_panel;
         std::vector<float> row;
         std::vector<double> rotated;
         if (traits) {
@@ -111,8 +114,9 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
             for (int r = 0; r < rows; ++r) {
                 if (!shares_scale(l, source + size_t(r) * m.row_bytes)) result.scales_differ = true;
             }
-            pack_panel(l, source, m.row_bytes, rows, panels + size_t(p) * l.panel_bytes, scratch.data());
-            if (!finite_scales(l, panels + size_t(p) * l.panel_bytes)) result.not_finite = true;
+            uint8_t * panel = panels ? panels + size_t(p) * l.panel_bytes : one_panel.get<uint8_t>(l.panel_bytes);
+            pack_panel(l, source, m.row_bytes, rows, panel, scratch.data());
+            if (!finite_scales(l, panel)) result.not_finite = true;
         }
     };
     on_threads(pack_threads(), work);
@@ -124,23 +128,10 @@ void report(const Stored & s, const char * text) {
                  text);
 }
 
-constexpr const char * kScalesDiffer =
-    "has blocks that do not share their scale as the file says: convert the model again";
-
-// Weights that stay as they are may still not be what the file says.
-void check_in_place(Stored & s) {
-    const Matrix & m = s.weight.matrix;
-    if (s.decision.scale_group == 32) return;
-    std::atomic<bool> shared{true};
-    auto work = [&](const Thread & thread) {
-        int64_t first, last;
-        thread.share(m.n * m.n_experts, &first, &last);
-        for (int64_t i = first; i < last; ++i) {
-            if (!shares_scale(m.layout, m.data + size_t(i) * m.row_bytes)) shared = false;
-        }
-    };
-    on_threads(pack_threads(), work);
-    if (!shared) s.fault = kScalesDiffer;
+void note_faults(Stored & s, const PackResult & result) {
+    if (result.scales_differ)
+        s.fault = "has blocks that do not share their scale as the file says: convert the model again";
+    if (result.not_finite) s.fault = "has values that are not finite: the file is damaged, or its source was";
 }
 
 // ---- buffer interface
@@ -155,18 +146,22 @@ int init_tensor(Buffer * b, Tensor * t) {
     s->name = t->name;
     s->type = ggml_type_name(t->type);
     std::memcpy(s->ne, t->ne, sizeof s->ne);
+    s->model = current_model();
     s->decision = decide_tensor(t);
     if (s->decision.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
     Weight & w = s->weight;
     w.matrix = matrix_of(s->decision, t->ne);
     w.matrix.data = static_cast<const uint8_t *>(t->data);
     w.rotation = s->decision.rotation;
-    if (w.rotation) s->signs = signs_of(t->ne[0], current_model()->seed);
+    if (w.rotation) s->signs = signs_of(t->ne[0], s->model->seed);
     w.signs = s->signs ? s->signs->data() : nullptr;
     w.float_products = s->decision.path == Path::floating;
     s->layout = w.matrix.packed ? "packed" : "native";
     s->bytes = w.matrix.packed ? packed_bytes(w.matrix) : 0;
-    if (!context(b)->memory) check_in_place(*s);
+    s->kind = w.float_products ? "float" : s->decision.scale_group == 32 && !s->decision.rotation ? s->type : "int8";
+    s->products = &status().counter("dense " + s->kind);
+    s->expert_products = &status().counter("experts " + s->kind);
+    if (!context(b)->memory) usable(*s);  // mapped: the data are there already
     t->extra = s.get();
     status().add(s.get());
     context(b)->weights.push_back(std::move(s));
@@ -186,11 +181,10 @@ void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t s
     if (s->weight.matrix.packed) {
         PackResult result;
         pack(*s, data, static_cast<uint8_t *>(t->data), result);
-        if (result.scales_differ) s->fault = kScalesDiffer;
-        if (result.not_finite) s->fault = "has values that are not finite: the file is damaged, or its source was";
+        note_faults(*s, result);
     } else {
         std::memcpy(t->data, data, size);
-        check_in_place(*s);
+        usable(*s);
     }
     release_mapped_pages(data, size);
     if (settings().verbose) report(*s, (s->layout + ", " + s->decision.reason).c_str());
@@ -246,7 +240,9 @@ size_t get_alloc_size(BufferType *, const Tensor * t) {
     return d.path == Path::ordinary || !packs() ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne));
 }
 
-bool is_host(BufferType *) { return false; }
+// Blocks that are where the loader put them can be read by stock as well, and are where it is faster
+// (Decision::by_rows).
+bool is_host(BufferType *) { return !packs(); }
 
 BufferType buffer_type = {{get_name, alloc_buffer, get_alignment, nullptr, get_alloc_size, is_host}, nullptr, nullptr};
 
@@ -260,6 +256,19 @@ Buffer * map_weights(void * data, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
     w->base = static_cast<uint8_t *>(data);
     return ggml_backend_buffer_init(&buffer_type, kBufferInterface, w.release(), size);
+}
+
+bool usable(Stored & s) {
+    if (!s.weight.matrix.packed) {
+        std::call_once(s.checked, [&s] {
+            if (!s.fault.empty()) return;
+            PackResult result;
+            pack(s, s.weight.matrix.data, nullptr, result);
+            release_mapped_pages(s.weight.matrix.data, size_t(s.ne[1] * s.ne[2]) * s.weight.matrix.row_bytes);
+            note_faults(s, result);
+        });
+    }
+    return s.fault.empty();
 }
 
 bool is_ours(const Tensor * t) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,18 +13,32 @@
 
 namespace octet {
 
+struct Count;
+
 // A weight in one of our buffers; Tensor::extra points here.
 struct Stored {
     std::string name, type;
     int64_t ne[4];
+    std::shared_ptr<const Model> model;
     Decision decision;
     Weight weight;
     std::shared_ptr<const std::vector<float>> signs;
     std::string layout;  // "packed", "native" or "raw"
     size_t bytes = 0;    // in memory of ours
-    std::string fault;   // why it must not be used; "" if it may
+    std::string fault;   // why it must not be used; "" if it may, as far as is known (see usable)
+    std::once_flag checked;
     std::atomic<uint64_t> calls{0};
+
+    // "int8" for what octet wrote or quantized, "float" for float products, else the type; and what is
+    // counted under that name. `chain` is that of the last chain this weight began.
+    std::string kind;
+    Count *products, *expert_products;
+    std::atomic<Count *> chain{nullptr};
 };
+
+// Whether a weight may be used; if not, its fault says why. Blocks that stay where they are are looked at
+// in the first call.
+bool usable(Stored & weight);
 
 // The buffer type of a device. Its memory is not host memory for ggml: nobody else may read it.
 ggml::BufferType * weight_buffer_type();

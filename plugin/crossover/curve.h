@@ -11,7 +11,7 @@ namespace octet {
 
 struct Sample {
     double rows;     // mean rows of activations per expert, or rows of a dense product; above 0
-    double ours_ms;  // medians, above 0
+    double ours_ms;  // above 0; best or median times, the same for all samples
     double other_ms;
 };
 

@@ -5,7 +5,9 @@ build whose compiler got that code wrong the first prompt kills the process. Thi
 child process, once per installed library.
 """
 
+import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +16,6 @@ from pathlib import Path
 from . import cache, runtime
 from .errors import one_line
 
-CACHE_FILE = "stock-amx.json"
 TIMEOUT = 20  # seconds; the child needs a tenth of one
 
 
@@ -24,13 +25,19 @@ def state(package) -> dict:
     if "amx_int8" not in flags:
         return {"state": "absent", "why": "this CPU has no AMX", "cached": False}
     lib = runtime.shared_library(package)._name
-    key = _key(runtime.mapped("libggml-cpu") or Path(lib), name)
-    kept = cache.read(CACHE_FILE)
+    library = runtime.mapped("libggml-cpu") or Path(lib)
+    key = _key(library, name)
+    kept = cache.read(cache_file(library))
     if kept and kept.get("key") == key and kept.get("state") in ("ok", "broken", "absent"):
         return {"state": kept["state"], "why": str(kept.get("why", "")), "cached": True}
     found = _ask_child(lib)
-    cache.write(CACHE_FILE, {"key": key, **found})
+    cache.write(cache_file(library), {"key": key, **found})
     return {**found, "cached": False}
+
+
+def cache_file(library: Path) -> str:
+    """Where the answer for a library is kept: several virtual environments share the folder."""
+    return f"stock-amx-{hashlib.sha256(os.fsencode(library)).hexdigest()[:16]}.json"
 
 
 def avoid(package) -> None:

@@ -20,8 +20,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"octet: {one_line(message)} (see {self.prog} --help)\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(argv: list[str]) -> argparse.ArgumentParser:
+    """The command line: that of the one subcommand that `argv` names, or of all for an overview."""
     top = Parser(
         prog="octet",
         description="int8 inference for GGUF models in an unmodified llama-cpp-python.",
@@ -31,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"octet {__version__}")
     # Without a common base the subcommands would be argparse's own class again.
     below = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    named = next((word for word in argv if not word.startswith("-")), None)
+    for name in [named] if named in COMMANDS else COMMANDS:
         module = importlib.import_module(f".commands.{name}", __package__)
         sub = below.add_parser(
             name,
@@ -56,8 +57,9 @@ def main(argv: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A model can write any character; a terminal that lacks one gets a substitute.
             stream.reconfigure(errors="backslashreplace" if stream is sys.stderr else "replace")
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser(argv).parse_args(argv)
         result = arguments.module.run(arguments)
         if arguments.json:
             print(json.dumps(result, indent=2))

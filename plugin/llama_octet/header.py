@@ -12,12 +12,25 @@ from .gguf_tools.reader import Model
 
 
 @dataclass(frozen=True)
+class Tensor:
+    """One tensor as the backend has to know it."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]  # the input dimension first
+    rotation: int | None = None  # block, 0 for none; None: not written by octet
+    scale_group: int | None = None
+
+
+@dataclass(frozen=True)
 class Header:
     """What loading needs to know of a file."""
 
     architecture: str | None  # the model's own, also behind the guard
     guarded: bool  # whether stock llama.cpp refuses the file, as it should
     context_length: int | None  # what the model was trained for
+    seed: int = 0  # of the rotation
+    tensors: tuple[Tensor, ...] = ()
 
 
 def read(path: str) -> Header:
@@ -27,8 +40,13 @@ def read(path: str) -> Header:
             octet = metadata.read(model)
             own = octet.base_architecture if octet else model.text("general.architecture")
             length = model.get(f"{own}.context_length")
+            listed = octet.tensors if octet else {}
+            tensors = tuple(
+                Tensor(t.name, t.type.name, t.shape, *listed.get(t.name, (None, None)))
+                for t in model.tensors.values()
+            )
     except OctetError as why:
         raise ModelError(str(why)) from why
     if not isinstance(length, int) or length <= 0:
         length = None
-    return Header(own, bool(octet and octet.rotated), length)
+    return Header(own, bool(octet and octet.rotated), length, octet.seed if octet else 0, tensors)

@@ -5,8 +5,12 @@ import json
 import os
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import OctetError, one_line
+
+if TYPE_CHECKING:
+    from .header import Header
 
 NAME = "libggml-octet.so"
 
@@ -30,49 +34,113 @@ class Library:
         try:
             lib = ctypes.CDLL(str(where))
             self._error = lib.octet_error
-            self._begin = lib.octet_model_begin
+            self._begin = lib.octet_model_begin_read
             self._end = lib.octet_model_end
+            self._faults = lib.octet_model_faults
             self._status = lib.octet_status
             self._decide = lib.octet_decide
+            self._crossovers = lib.octet_crossovers
+            self._keep = lib.octet_crossover_keep
+            self._set_stock = lib.octet_set_stock
         except (OSError, AttributeError) as why:
             raise OctetError(f"{where} cannot be loaded: {one_line(why)}") from why
         self.path = where
         text = [ctypes.c_char_p, ctypes.c_size_t]
-        self._error.restype, self._error.argtypes = ctypes.c_char_p, []
-        self._begin.restype, self._begin.argtypes = ctypes.c_int, [ctypes.c_char_p]
-        self._end.restype, self._end.argtypes = None, []
-        self._status.restype, self._status.argtypes = ctypes.c_size_t, text
-        self._decide.restype = ctypes.c_size_t
-        self._decide.argtypes = [
-            ctypes.c_char_p,
-            ctypes.c_char_p,
-            ctypes.POINTER(ctypes.c_int64),
-            *text,
-        ]
+        names, ints = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int32)
+        doubles = ctypes.POINTER(ctypes.c_double)
+        for function, restype, *argtypes in (
+            (self._error, ctypes.c_char_p),
+            (
+                self._begin,
+                ctypes.c_int,
+                *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int64),
+                *(names, names, ints, ints, ctypes.c_int),
+            ),
+            (self._end, None),
+            (self._faults, ctypes.c_size_t, *text),
+            (self._status, ctypes.c_size_t, *text),
+            (
+                self._decide,
+                ctypes.c_size_t,
+                *(ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64)),
+                *text,
+            ),
+            (self._crossovers, ctypes.c_size_t, *text),
+            (
+                self._keep,
+                ctypes.c_int,
+                *(ctypes.c_char_p, ctypes.c_int, doubles, doubles, doubles),
+            ),
+            (self._set_stock, None, ctypes.c_char_p),
+        ):
+            function.restype, function.argtypes = restype, argtypes
 
     def error(self) -> str:
         """Why the last call failed; empty if it did not."""
         return one_line((self._error() or b"").decode("utf-8", "replace"))
 
-    def model_begin(self, model: str) -> None:
-        """Announce the model this thread is about to load."""
-        if self._begin(os.fsencode(model)) != 0:
-            raise OctetError(self.error() or f"{model}: the backend cannot read its metadata")
+    def model_begin(self, model: str, found: "Header", threads: int = 0) -> None:
+        """Announce the model this thread is about to load, and with how many threads it will run
+        (0: not known)."""
+        n = len(found.tensors)
+        text, numbers = ctypes.c_char_p * n, ctypes.c_int32 * n
+        listed = [(t.rotation, t.scale_group) for t in found.tensors]
+        failed = self._begin(
+            os.fsencode(model),
+            found.seed,
+            n,
+            text(*(t.name.encode() for t in found.tensors)),
+            text(*(t.type.encode() for t in found.tensors)),
+            numbers(*(-1 if rotation is None else rotation for rotation, _ in listed)),
+            numbers(*(-1 if group is None else group for _, group in listed)),
+            threads,
+        )
+        if failed:
+            raise OctetError(self.error() or f"{model}: the backend does not take its metadata")
 
     def model_end(self) -> None:
         """The load is over, well or badly."""
         self._end()
+
+    def model_faults(self) -> list[dict]:
+        """The announced model's weights that contradict their file: [{"name", "fault"}, …]."""
+        return self._json(self._faults)
 
     def status(self) -> dict:
         """Settings, kernels that ran, tensors of the loaded models."""
         return self._json(self._status)
 
     def decide(self, name: str, type_name: str, shape) -> dict:
-        """The path a tensor would take, and why: {"path", "reason"}."""
+        """The path a tensor would take, and why: {"path", "reason"}; and the "label" of what
+        `auto` wants measured ("": nothing), "measured" or not."""
         ne = (ctypes.c_int64 * 4)(1, 1, 1, 1)
         for i, n in enumerate(shape):
             ne[i] = int(n)
         return self._json(self._decide, name.encode(), type_name.encode(), ne)
+
+    def set_stock(self, description: str) -> None:
+        """In which ggml and how stock runs: part of what a measurement depends on."""
+        self._set_stock(description.encode())
+
+    def crossovers(self) -> dict:
+        """The measurements that are known: {"folder", "entries": […]} (plugin/backend/api.h)."""
+        return self._json(self._crossovers)
+
+    def keep_crossover(self, label: str, samples: list) -> str:
+        """Keep [rows, our ms, stock's ms] of a layer for the announced model's threads.
+
+        Returns why the cache folder does not have it, "" if it does. OctetError if these are no
+        timings.
+        """
+        columns = [
+            (ctypes.c_double * len(samples))(*column) for column in zip(*samples, strict=True)
+        ]
+        if len(columns) != 3:
+            raise OctetError(f"{label}: no timings")
+        failed = self._keep(label.encode(), len(samples), *columns)
+        if failed == 1:
+            raise OctetError(self.error())
+        return self.error() if failed else ""
 
     def _json(self, function, *arguments) -> dict:
         # The answer can grow between the two calls: another thread may be loading a model.

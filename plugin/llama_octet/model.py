@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from . import header, registration, runtime
+from . import crossover, header, registration, runtime
 from .errors import ModelError, OctetError, one_line
 
 _llama_cpp = runtime.import_llama_cpp()
@@ -35,28 +35,38 @@ class Llama(_llama_cpp.Llama):
             overrides = dict(kwargs.get("kv_overrides") or {})
             overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
-        with _loading, _interrupt_waits(), _errors_of_this_thread() as said:
-            loaded.library.model_begin(path)
-            try:
-                super().__init__(path, *args, **kwargs)
-            except (ValueError, RuntimeError) as why:
-                if isinstance(why, OctetError):
-                    raise
-                detail = loaded.library.error() or _reason(said)
-                text = one_line(why)
-                if path not in text:
-                    text = f"{path}: {text}"
-                raise ModelError(f"{text}: {detail}" if detail else text) from why
-            finally:
-                loaded.library.model_end()
-        self._refuse_faults(path, loaded.library)
+        library, threads = loaded.library, int(kwargs.get("n_threads_batch") or 0)
+        with _loading, _announced(library, path, found, threads):
+            if not kwargs.get("vocab_only"):
+                crossover.prepare(library, found, threads)
+            with _interrupt_waits(), _errors_of_this_thread() as said:
+                try:
+                    super().__init__(path, *args, **kwargs)
+                except (ValueError, RuntimeError) as why:
+                    if isinstance(why, OctetError):
+                        raise
+                    detail = library.error() or _reason(said)
+                    text = one_line(why)
+                    if path not in text:
+                        text = f"{path}: {text}"
+                    raise ModelError(f"{text}: {detail}" if detail else text) from why
+            self._refuse_faults(path, library)
 
     def _refuse_faults(self, path, library):
         """A weight whose data contradict the file is an error now, not at the first token."""
-        for tensor in library.status()["tensors"]:
-            if tensor["fault"]:
-                self.close()
-                raise ModelError(f"{path}: {tensor['name']} {tensor['fault']}")
+        for weight in library.model_faults():
+            self.close()
+            raise ModelError(f"{path}: {weight['name']} {weight['fault']}")
+
+
+@contextlib.contextmanager
+def _announced(library, path, found, threads):
+    """What this thread loads meanwhile are the weights of this file."""
+    library.model_begin(path, found, threads)
+    try:
+        yield
+    finally:
+        library.model_end()
 
 
 @contextlib.contextmanager

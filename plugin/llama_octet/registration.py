@@ -36,6 +36,7 @@ def load() -> Loaded:
             opened = library.Library(library.path())
             _register(package, opened)
             _loaded = Loaded(package, opened, amx.protect(package))
+            opened.set_stock(_stock(_loaded))
         return _loaded
 
 
@@ -61,6 +62,18 @@ def status() -> dict:
             "stock_amx": now.amx,
         },
     }
+
+
+def _stock(loaded: Loaded) -> str:
+    """What stock's speed depends on: its build, and whether it may use its own weight buffers."""
+    version, commit = runtime.ggml_version(runtime.shared_library(loaded.package))
+    buffers = "plain buffers" if loaded.amx["state"] == "broken" else "extra buffers"
+    built = ""
+    file = runtime.mapped("libggml-cpu")
+    if file and file.exists():
+        stat = file.stat()
+        built = f", {stat.st_size} bytes of {stat.st_mtime_ns // 10**9}"
+    return f"ggml {version} {commit}, {buffers}{built}"
 
 
 def _register(package, opened: library.Library) -> None:

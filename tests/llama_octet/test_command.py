@@ -39,6 +39,24 @@ print("llama_cpp" in sys.modules)
     assert program(code).stdout.splitlines()[-1] == "False"
 
 
+def test_a_command_imports_no_other(program):
+    code = """
+import sys
+from llama_octet import cli
+try:
+    cli.main(["doctor", "--help"])
+except SystemExit:
+    pass
+print(*sorted(m for m in sys.modules if m.startswith("llama_octet.commands.")))
+"""
+    assert program(code).stdout.splitlines()[-1] == "llama_octet.commands.doctor"
+
+
+def test_the_overview_names_every_command(octet):
+    first = [line.split()[:1] for line in octet("--help").stdout.splitlines()]
+    assert [name for name in COMMANDS if [name] not in first] == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

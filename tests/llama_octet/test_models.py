@@ -105,7 +105,7 @@ def test_float_products_are_still_right(octet_json, convert, smollm2):
 def test_unrotated_int8_runs_in_stock_too(octet_json, convert, smollm2):
     model = convert(smollm2, "--rotate", "0")
     stock = octet_json("run", model, "--stock", "-p", "The opposite of hot is", "-n", 4)
-    result = octet_json("run", model, "-p", "The opposite of hot is", "-n", 4)
+    result = octet_json("run", model, "-p", "The opposite of hot is", "-n", 4, OCTET_W8A8=1)
     assert "cold" in stock["text"]
     assert "cold" in result["text"]
     assert calls(result["status"]) > 0
@@ -124,7 +124,7 @@ def test_int8_on_load_gives_the_converters_answer(octet_json, convert, smollm2):
 )
 def test_codebook_experts(octet_json, convert, tiny_moe, gate_up, down):
     model = convert(tiny_moe, "--experts", f"{gate_up}:{down}")
-    result = octet_json("run", model, "-p", "The capital of", "-n", 8)
+    result = octet_json("run", model, "-p", "The capital of", "-n", 8, OCTET_MOE=1)
     experts = [t for t in ours(result["status"]) if "_exps" in t["name"]]
     assert len(experts) == 6 * 3
     assert {t["type"].lower() for t in experts} == {gate_up, down}

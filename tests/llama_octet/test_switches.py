@@ -4,6 +4,7 @@ import json
 
 import pytest
 from llama_octet import switches
+from models import random_dense
 from octet_helpers import REPOSITORY, complaint
 
 JUNK = [
@@ -108,6 +109,16 @@ def test_command_refuses_junk_in_one_line(octet, tmp_path):
     model = tmp_path / "empty.gguf"
     model.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
     assert "OCTET_MOE=banana" in complaint(octet("run", model, "-p", "x", OCTET_MOE="banana"))
+
+
+@pytest.mark.parametrize("name", ["OCTET_INCLUDE", "OCTET_EXCLUDE"])
+def test_patterns_that_name_nothing_are_pointed_out(octet, tmp_path, name):
+    model = random_dense(tmp_path / "small.gguf", layers=1)
+    done = octet("inspect", model, **{name: "*ffn_up*,blk.7.*,output.weight,attn"})
+    assert done.returncode == 0
+    said = [line for line in done.stderr.splitlines() if name in line]
+    assert [line.split()[-1] for line in said] == ["blk.7.*", "attn"]
+    assert all(str(model) in line for line in said)
 
 
 def test_readme_lists_every_switch():

@@ -9,5 +9,6 @@
     model.py     whole models, in processes of their own (child.py)
     report.py    the result as text
 
-May use the rest of the package; nothing but the command uses it.
+May use the rest of the package. The command uses it, and crossover_child.py, which times layers for
+`auto`.
 """

@@ -118,16 +118,19 @@ class Ffn:
 
 @dataclass(frozen=True)
 class Dense:
-    """One matrix product."""
+    """One matrix product; with several experts, one of each token's rows by each of its experts."""
 
     rows: int
     columns: int
     kind: Kind
+    experts: int = 1
+    used: int = 1
 
     @property
     def matrices(self) -> list[Matrix]:
         """The weight."""
-        return [Matrix("blk.0.ffn_down.weight", self.kind, self.columns, self.rows)]
+        name = "blk.0.ffn_down_exps.weight" if self.experts > 1 else "blk.0.ffn_down.weight"
+        return [Matrix(name, self.kind, self.columns, self.rows, self.experts)]
 
     @property
     def inputs(self) -> int:
@@ -137,15 +140,15 @@ class Dense:
     @property
     def outputs(self) -> int:
         """Length of a row that comes out."""
-        return self.rows
+        return self.rows * self.used
 
     def rows_per_expert(self, tokens: int) -> float:
-        """All rows: there is one matrix."""
-        return float(tokens)
+        """Rows that an expert sees, on average; all if there is one matrix."""
+        return tokens * self.used / self.experts
 
     def counter(self) -> str:
         """What status() counts when this runs."""
-        return f"dense {self.kind.name}"
+        return f"{'experts' if self.experts > 1 else 'dense'} {self.kind.name}"
 
     def nodes(self) -> int:
         """Tensors of a graph, at most."""
@@ -154,6 +157,11 @@ class Dense:
     def build(self, g: ggml.Ggml, context: int, weights: list[int], x: int, ids: int, w: int):
         """The output and its graph."""
         graph = g.new_graph(context)
-        out = g.mul_mat(context, weights[0], x)
+        if self.experts > 1:
+            tokens = g.nbytes(x) // g.strides(x)[1]
+            x = g.reshape_3d(context, x, self.columns, 1, tokens)
+            out = g.mul_mat_id(context, weights[0], x, ids)
+        else:
+            out = g.mul_mat(context, weights[0], x)
         g.build_forward_expand(graph, out)
         return out, graph

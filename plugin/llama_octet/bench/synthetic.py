@@ -2,18 +2,17 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 
 import numpy as np
 
-from .. import registration
+from .. import header, registration
 from ..errors import OctetError
-from ..gguf_tools import metadata, rotation, writer
+from ..gguf_tools import rotation
 from . import ggml, weights
 from .layer import Dense, Ffn
 from .sides import Ours, Side, Stock
-from .timing import Budget, interleaved
+from .timing import Budget, Pairs, interleaved
 
 
 def run(
@@ -29,16 +28,12 @@ def run(
     loaded = registration.load()
     status = registration.status()
     native = status["settings"].get("OCTET_LAYOUT") == "native"
-    g = ggml.Ggml(loaded.package)
-    stock = Stock(g, threads, use_extra=loaded.amx["state"] != "broken")
-    ours = Ours(g, threads, native)
     say("making weights")
-    with announced(layer, loaded.library):
-        _fill(layer, stock, ours, loaded.library)
+    sides = both(loaded, layer, threads, native, loaded.amx["state"] != "broken", weights.make)
     rows, worst = [], 0.0
     for n in tokens:
         say(f"{n} tokens")
-        row, error = _point(layer, n, stock, ours, budget, routings)
+        row, error = _row(layer, n, sides, budget, routings)
         rows.append(row)
         worst = max(worst, error)
     say("")
@@ -47,9 +42,21 @@ def run(
         "threads": threads,
         "rows": rows,
         "max_rel_err": worst,
-        "stock_buffers": sorted(set(stock.buffers)),
+        "stock_buffers": sorted(set(sides[1].buffers)),
         "layout": "native" if native else "packed",
     }
+
+
+def both(loaded, layer: Ffn | Dense, threads: int, native: bool, extra: bool, make) -> tuple:
+    """Our side and stock's, each with the layer's weights: blocks that `make` makes.
+
+    `extra`: stock may use its AMX and repacked buffers.
+    """
+    g = ggml.Ggml(loaded.package)
+    ours, stock = Ours(g, threads, native), Stock(g, threads, extra)
+    with announced(layer, loaded.library):
+        _fill(layer, stock, ours, loaded.library, make)
+    return ours, stock
 
 
 def check_memory(layer: Ffn | Dense, tokens: int) -> None:
@@ -73,35 +80,20 @@ def check_memory(layer: Ffn | Dense, tokens: int) -> None:
 
 @contextlib.contextmanager
 def announced(layer: Ffn | Dense, library):
-    """Tell the backend about a model whose int8 tensors are the layer's; it asks while filling."""
-    listed = {
-        m.name: (rotation.block_for(m.columns, 128), 0) for m in layer.matrices if m.kind.is_int8
-    }
-    if not listed:
+    """Tell the backend about a model whose weights are the layer's; it asks while filling."""
+    tensors = []
+    for m in layer.matrices:
+        octet = (rotation.block_for(m.columns, 128), 0) if m.kind.is_int8 else (None, None)
+        tensors.append(header.Tensor(m.name, m.kind.ggml.name, m.shape, *octet))
+    found = header.Header("llama", False, None, weights.SEED, tuple(tensors))
+    library.model_begin("octet bench", found)
+    try:
         yield
-        return
-    entries = [
-        writer.string("general.architecture", metadata.GUARD),
-        writer.u32("octet.version", metadata.VERSION),
-        writer.string("octet.base_architecture", "llama"),
-        writer.strings("octet.tensors", list(listed)),
-        writer.i32s("octet.tensors.rotation", [block for block, _ in listed.values()]),
-        writer.i32s("octet.tensors.scale_group", [group for _, group in listed.values()]),
-        writer.string("octet.rotation.axis", rotation.AXIS),
-        writer.string("octet.rotation.hash", rotation.HASH),
-        writer.u32("octet.rotation.seed", weights.SEED),
-    ]
-    with tempfile.NamedTemporaryFile(prefix="octet-bench-", suffix=".gguf") as file:
-        file.write(writer.header(entries, []))
-        file.flush()
-        library.model_begin(file.name)
-        try:
-            yield
-        finally:
-            library.model_end()
+    finally:
+        library.model_end()
 
 
-def _fill(layer, stock: Side, ours: Side, library) -> None:
+def _fill(layer, stock: Side, ours: Side, library, make) -> None:
     rng = np.random.default_rng(1)
     for m in layer.matrices:
         decision = library.decide(m.name, m.kind.ggml.name, m.shape)
@@ -110,53 +102,79 @@ def _fill(layer, stock: Side, ours: Side, library) -> None:
                 f"octet leaves {m.kind.name} {'x'.join(map(str, m.shape))} to stock: "
                 f"{decision.get('reason')}"
             )
-        theirs, mine = weights.make(m.kind, m.rows * m.experts, m.columns, rng)
+        theirs, mine = make(m.kind, m.rows * m.experts, m.columns, rng)
         stock.add(m, theirs)
         ours.add(m, mine)
 
 
-def _point(layer, tokens, stock: Side, ours: Side, budget, routings) -> tuple[dict, float]:
-    """One row of the table, and how far the two results are from each other."""
-    g = stock.g
-    rng = np.random.default_rng(tokens)
-    context = g.context(8)
-    x = g.new_tensor_2d(context, ggml.F32, layer.inputs, tokens)
-    ids = w = None
-    routes = []
-    if isinstance(layer, Ffn):
-        ids = g.new_tensor_2d(context, ggml.I32, layer.used, tokens)
-        w = g.new_tensor_3d(context, ggml.F32, 1, layer.used, tokens)
-        routes = [weights.routing(tokens, layer.experts, layer.used, rng) for _ in range(routings)]
-    inputs = g.allocate(context, g.cpu_buffer_type)
-    g.set(x, weights.activations(tokens, layer.inputs, rng))
-    graphs = [_Graph(g, layer, side, (x, ids, w)) for side in (ours, stock)]
+class Point:
+    """One batch size of a layer on both sides, over the same inputs. A context manager."""
 
-    def route(pair: int) -> None:
-        if pair == 0 or len(routes) > 1:
-            of_token, share = routes[pair % len(routes)]
-            g.set(ids, of_token)
-            g.set(w, share)
+    def __init__(self, layer, tokens: int, sides: tuple[Side, Side], routings: int = 1):
+        """Make inputs and graphs. `routings`: choices of experts that take turns."""
+        self.layer, self.tokens = layer, tokens
+        self.g = g = sides[0].g
+        rng = np.random.default_rng(tokens)
+        self._context = g.context(8)
+        x = g.new_tensor_2d(self._context, ggml.F32, layer.inputs, tokens)
+        self._ids = self._w = None
+        self._routes = []
+        if layer.matrices[0].experts > 1:
+            self._ids = g.new_tensor_2d(self._context, ggml.I32, layer.used, tokens)
+            self._w = g.new_tensor_3d(self._context, ggml.F32, 1, layer.used, tokens)
+            experts = layer.matrices[0].experts
+            self._routes = [
+                weights.routing(tokens, experts, layer.used, rng) for _ in range(routings)
+            ]
+        self._inputs = g.allocate(self._context, g.cpu_buffer_type)
+        g.set(x, weights.activations(tokens, layer.inputs, rng))
+        self._graphs = [_Graph(g, layer, side, (x, self._ids, self._w)) for side in sides]
+        self._route(0)
 
-    try:
-        if routes:
-            route(0)
-        before = _calls(layer)
-        graphs[0].compute()
-        if _calls(layer) == before:
-            raise OctetError(
-                f"octet computed {tokens} tokens without its kernel '{layer.counter()}': "
-                "the comparison would mean nothing"
-            )
-        graphs[1].compute()
-        error = relative_error(*(graph.result(tokens) for graph in graphs))
-        times = interleaved(graphs[0].compute, graphs[1].compute, budget, route if routes else None)
-        if _calls(layer) != before + 1 + times.pairs:
-            raise OctetError("octet did not compute every repetition in its own kernel")
-    finally:
-        for graph in graphs:
+    def __enter__(self):
+        """Return the point itself."""
+        return self
+
+    def __exit__(self, *_):
+        """Give the memory of graphs and inputs back."""
+        for graph in self._graphs:
             graph.free()
-        g.backend_buffer_free(inputs)
-        g.free(context)
+        self.g.backend_buffer_free(self._inputs)
+        self.g.free(self._context)
+
+    def warm_up(self) -> float:
+        """Compute once on each side. How far the results are apart (`relative_error`)."""
+        before = _calls(self.layer)
+        self._graphs[0].compute()
+        if _calls(self.layer) == before:
+            raise OctetError(
+                f"octet computed {self.tokens} tokens without its kernel "
+                f"'{self.layer.counter()}': the comparison would mean nothing"
+            )
+        self._graphs[1].compute()
+        return relative_error(*(graph.result(self.tokens) for graph in self._graphs))
+
+    def time(self, budget: Budget) -> Pairs:
+        """Both sides in turns, after warm_up()."""
+        before = _calls(self.layer)
+        ours, stock = (graph.compute for graph in self._graphs)
+        times = interleaved(ours, stock, budget, self._route if self._routes else None)
+        if _calls(self.layer) != before + times.pairs:
+            raise OctetError("octet did not compute every repetition in its own kernel")
+        return times
+
+    def _route(self, pair: int) -> None:
+        if self._routes and (pair == 0 or len(self._routes) > 1):
+            of_token, share = self._routes[pair % len(self._routes)]
+            self.g.set(self._ids, of_token)
+            self.g.set(self._w, share)
+
+
+def _row(layer, tokens, sides, budget, routings) -> tuple[dict, float]:
+    """One row of the table, and how far the two results are from each other."""
+    with Point(layer, tokens, sides, routings) as point:
+        error = point.warm_up()
+        times = point.time(budget)
     row = {
         "tokens": tokens,
         "rows_per_expert": layer.rows_per_expert(tokens),

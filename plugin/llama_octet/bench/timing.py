@@ -16,12 +16,13 @@ class Budget:
     seconds: float
     pairs: int | None = None
     clock: Callable[[], int] = time.perf_counter_ns
+    least: int = LEAST_PAIRS  # however long they take
 
     def over(self, done: int, elapsed: float) -> bool:
         """Whether it is enough."""
         if self.pairs is not None:
             return done >= self.pairs
-        return done >= MOST_PAIRS or (done >= LEAST_PAIRS and elapsed >= self.seconds)
+        return done >= MOST_PAIRS or (done >= self.least and elapsed >= self.seconds)
 
 
 @dataclass(frozen=True)

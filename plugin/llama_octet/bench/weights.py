@@ -66,6 +66,20 @@ def make(kind: Kind, rows: int, columns: int, rng) -> tuple[np.ndarray, np.ndarr
     return theirs[drawn], ours[drawn]
 
 
+def random_blocks(kind: Kind, rows: int, columns: int, rng) -> np.ndarray:
+    """Blocks whose bits are random, scales apart: for timing only, and made in no time.
+
+    Every type that our kernels know has its scale in front: fp16, or a power of two (mxfp4).
+    """
+    blocks = np.frombuffer(rng.bytes(rows * kind.ggml.row_bytes(columns)), np.uint8).copy()
+    each = blocks.reshape(-1, kind.ggml.size)
+    if kind.name == "mxfp4":
+        each[:, 0] = 127 - 8  # 2^-8
+    else:
+        each[:, :2] = np.frombuffer(np.float16(2**-8).tobytes(), np.uint8)
+    return blocks.reshape(rows, -1)
+
+
 def _rows(blocks: bytes, rows: int) -> np.ndarray:
     return np.frombuffer(blocks, np.uint8).reshape(rows, -1)
 

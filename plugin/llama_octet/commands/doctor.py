@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 
-from .. import __version__, amx, cache, library, registration, runtime, switches
+from .. import __version__, amx, cache, crossover, library, registration, runtime, switches
 from ..errors import OctetError
 
 HELP = "Check the installation: versions, instruction sets, switches, what is wrong and what to do."
@@ -13,7 +13,12 @@ EXAMPLE = "octet doctor"
 
 
 def add_arguments(parser) -> None:
-    """No arguments of its own."""
+    """Declare the arguments."""
+    parser.add_argument(
+        "--remeasure",
+        action="store_true",
+        help="time again what auto follows on this machine: every kind of layer shown",
+    )
 
 
 def run(args) -> dict:
@@ -53,9 +58,16 @@ def run(args) -> dict:
         result["isa"] = backend.get("isa")
         result["isas"] = backend.get("isas", [])
         result["settings"] = backend.get("settings", {})
+        opened = registration.load().library
+        if args.remeasure:
+            for label, why in crossover.remeasure(opened).items():
+                problems.append(f"timing {label} failed: {why}")
+        entries = opened.crossovers()["entries"]
+        result["crossovers"] = [e for e in entries if e["current"]]
+        result["other_crossovers"] = len(entries) - len(result["crossovers"])
     except OctetError as why:
         problems.append(str(why))
-    result["loaded"] = not problems
+    result["loaded"] = "isa" in result
 
     for row in result["switches"]:
         # One that keeps the backend from loading is in the problems, in the backend's words.
@@ -79,8 +91,8 @@ def run(args) -> dict:
 
 
 def exit_code(result: dict) -> int:
-    """1 if the backend cannot be loaded; advice alone is no failure."""
-    return 0 if result["loaded"] else 1
+    """1 if something failed; advice alone is no failure."""
+    return 1 if result["problems"] else 0
 
 
 def render(result: dict) -> str:
@@ -115,12 +127,31 @@ def render(result: dict) -> str:
         ("cache", result["cache"]["path"]),
         ("gpu", result["gpu"]),
     ]
+    if "crossovers" in result:
+        rows.append(("auto follows", _crossovers(result)))
     lines = [f"{name:<17} {value}" for name, value in rows]
+    for entry in sorted(result.get("crossovers", []), key=lambda e: (e["label"], e["threads"])):
+        samples = (f"{rows:g}: {stock / ours:.2f}" for rows, ours, stock in entry["samples"])
+        lines += [
+            f"  {entry['label']}, {entry['threads']} threads: {entry['verdict']}",
+            f"    stock's time / ours at rows per expert  {'  '.join(samples)}",
+        ]
     lines += ["", *(f"problem: {text}" for text in result["problems"])]
     lines += [f"advice: {text}" for text in result["advice"]]
     if result["loaded"]:
-        lines.append("the plugin loads" + ("" if result["advice"] else "; nothing is wrong"))
+        lines.append(
+            "the plugin loads"
+            + ("" if result["advice"] or result["problems"] else "; nothing is wrong")
+        )
     return "\n".join(lines)
+
+
+def _crossovers(result: dict) -> str:
+    here, others = len(result["crossovers"]), result["other_crossovers"]
+    text = (
+        f"{here} kinds of layers timed here" if here else "nothing timed yet: loading models does"
+    )
+    return text + (f"; {others} of another machine, version or setting" if others else "")
 
 
 def _installed() -> str | None:

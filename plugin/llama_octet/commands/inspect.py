@@ -16,12 +16,12 @@ EXAMPLE = "octet inspect model-int8.gguf"
 
 def run(args):
     """Inspect, with the backend's decisions if the backend can be loaded."""
-    header.read(args.model)  # its one line, before anybody else opens the file
+    found = header.read(args.model)  # its one line, before anybody else opens the file
     with contextlib.ExitStack() as stack:
         path_of = None
         try:
             library = registration.load().library
-            library.model_begin(args.model)
+            library.model_begin(args.model, found)
             stack.callback(library.model_end)
             path_of = library.decide
         except OctetError as why:
