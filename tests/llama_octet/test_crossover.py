@@ -381,6 +381,27 @@ def test_what_is_timed_is_of_that_kind_and_not_too_large(label):
     assert (one.experts > 1) is (label.split()[0] != "dense")
 
 
+def test_every_type_of_ours_can_be_timed(here):
+    # As the child does it, but for the time it takes: ours and stock have to agree on the results.
+    code = """
+from llama_octet import crossover_child as child
+from llama_octet.gguf_tools import ggml
+child.ROWS, child.POINT, child.LEAST_PAIRS = (1, 8, 17), 0, 1
+loaded, found = llama_octet.load(), []
+for name in ggml._KNOWN_IDS.values():
+    if library.decide("blk.0.ffn_down_exps.weight", name, (256, 32, 8))["path"] == "int8":
+        for label in (f"experts {name} 32x256", f"dense {name} 32x256"):
+            samples = child.curve(loaded, label, 1, False, float("inf"))
+            assert [rows for rows, *_ in samples] == [1, 8, 17], samples
+        found.append(name)
+child.curve(loaded, "chain iq3_s:q2_0 256x512", 2, False, float("inf"))
+print(json.dumps(found))
+"""
+    found = ran(here(code, OCTET_MOE=1, OCTET_DENSE=1, OCTET_W8A8=1))
+    assert {"q8_0", "q4_0", "mxfp4", "iq4_nl", "iq4_xs", "q2_0"} <= set(found)
+    assert {"iq3_s", "iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs"} <= set(found)
+
+
 # ---- following
 
 
