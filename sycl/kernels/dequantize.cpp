@@ -11,7 +11,7 @@ using namespace octet_device;
 namespace {
 
 template <typename F>
-ESIMD_INLINE void dequantize(const uint8_t * weights, Lanes rows, const uint32_t * codebook, sycl::half * out,
+ESIMD_INLINE void dequantize(const uint8_t * weights, Lanes rows, const Codebook & codebook, sycl::half * out,
                              int steps) {
     constexpr int kBlockBytes = 2 + 4 * F::kWords;
     Blocks<F::kWords> blocks;
@@ -49,6 +49,6 @@ octet_dequantize(const Job * jobs, const uint32_t * codebook, sycl::half * half,
         es::barrier();
     }
     const Panel p = panel_of<OCTET_FORMAT>(job, panel, k);
-    dequantize<Format<OCTET_FORMAT>>(p.base, p.rows, codebook,
+    dequantize<Format<OCTET_FORMAT>>(p.base, p.rows, codebook_of(job, codebook),
                                      half + (int64_t(job.out_column) * n + panel * kPanelRows) * k, k / kStep);
 }

@@ -12,6 +12,11 @@
 
 #include "launch.h"
 
+// Registers of a thread, 256 or 128; half as many threads share a vector engine with 256.
+#ifndef OCTET_GRF
+#define OCTET_GRF 256
+#endif
+
 namespace octet_device {
 
 namespace es = sycl::ext::intel::esimd;
@@ -19,10 +24,11 @@ using es::simd;
 using Lanes = simd<uint32_t, kPanelRows>;  // a word of each of 16 output rows
 using Floats = simd<float, kPanelRows>;
 
-#define OCTET_KERNEL(dimensions)                                         \
-    extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(          \
-        (sycl::ext::oneapi::experimental::nd_range_kernel<dimensions>) ) \
-        SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::intel::experimental::grf_size<256>) ) SYCL_ESIMD_KERNEL void
+#define OCTET_KERNEL(dimensions)                                                                  \
+    extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(                                   \
+        (sycl::ext::oneapi::experimental::nd_range_kernel<dimensions>) )                          \
+        SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::intel::experimental::grf_size<OCTET_GRF>) ) \
+            SYCL_ESIMD_KERNEL void
 
 // a * b + c, rounded once.
 template <int N>

@@ -15,19 +15,31 @@ using Quads = simd<uint32_t, 8 * kPanelRows>;
 template <int kFormat>
 struct Format;
 
-// The words at a byte offset of the codebook, kValues of each row. In local memory it begins at 0.
-template <bool kLocal, int kValues>
-ESIMD_INLINE simd<uint32_t, kPanelRows * kValues> look_up(const uint32_t * codebook, Lanes offset) {
-    if constexpr (kLocal) return es::slm_gather<uint32_t, kPanelRows * kValues, kValues>(offset);
-    return es::gather<uint32_t, kPanelRows * kValues, kValues>(codebook, offset);
+// Where magnitudes are looked up: global memory, or local memory from 0 on. `zero` is 0, but the compiler
+// must not know: offsets are masked with it, or it would see that they fit 16 bits and spend more on narrowing
+// them than that saves.
+struct Codebook {
+    const uint32_t * words;
+    uint32_t zero;
+};
+
+// Addresses have their top bit clear.
+ESIMD_INLINE Codebook codebook_of(const Job & job, const uint32_t * words) {
+    return {words, uint32_t(job.weights >> 32) & 0x80000000u};
 }
 
-// Byte i of each word as an index of entries of 1 << kShift bytes. Shifts of whole words only: the compiler
-// turns smaller types into several moves.
+// The words at a byte offset of the codebook, kValues of each row.
+template <bool kLocal, int kValues>
+ESIMD_INLINE simd<uint32_t, kPanelRows * kValues> look_up(const Codebook & codebook, Lanes offset) {
+    if constexpr (kLocal) return es::slm_gather<uint32_t, kPanelRows * kValues, kValues>(offset);
+    return es::gather<uint32_t, kPanelRows * kValues, kValues>(codebook.words, offset);
+}
+
+// Byte i of each word as an index of entries of 1 << kShift bytes.
 template <int kShift>
-ESIMD_INLINE Lanes entry_of(Lanes words, int i) {
+ESIMD_INLINE Lanes entry_of(Lanes words, int i, const Codebook & codebook) {
     const Lanes moved = 8 * i >= kShift ? Lanes(words >> (8 * i - kShift)) : Lanes(words << (kShift - 8 * i));
-    return moved & (255u << kShift);
+    return moved & (255u << kShift | codebook.zero);
 }
 
 // Negates byte j of `magnitudes` (1 ... 127) where bit kBit + j of `signs` is set.
@@ -52,13 +64,13 @@ struct Format<kIq3S> {
     static constexpr int kWords = 27, kSteps = 8, kScales = 1;
 
     template <bool kLocal, int kQuad>
-    static ESIMD_INLINE void quad(Lanes low, Lanes high, Lanes signs, const uint32_t * codebook, Quads & q) {
-        const Lanes entry = entry_of<2>(low, kQuad % 4) | (high << (10 - kQuad) & 1024u);
+    static ESIMD_INLINE void quad(Lanes low, Lanes high, Lanes signs, const Codebook & codebook, Quads & q) {
+        const Lanes entry = entry_of<2>(low, kQuad % 4, codebook) | (high << (10 - kQuad) & (1024u | codebook.zero));
         q.select<16, 1>(16 * kQuad) = apply_signs<4 * kQuad>(look_up<kLocal, 1>(codebook, entry), signs);
     }
 
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const uint32_t * codebook, Quads & q,
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const Codebook & codebook, Quads & q,
                                     simd<float, 16> & scale) {
         const Lanes high = word(b, 16 + g / 4) >> (8 * (g % 4)), signs = word(b, 18 + g);
         const Lanes first = word(b, 2 * g), second = word(b, 2 * g + 1);
@@ -80,18 +92,18 @@ struct Format<kIq3Xxs> {
     static constexpr int kWords = 24, kSteps = 8, kScales = 1;
 
     template <bool kLocal, int kEight>
-    static ESIMD_INLINE void eight(Lanes low, Lanes aux, const uint32_t * codebook, Quads & q) {
+    static ESIMD_INLINE void eight(Lanes low, Lanes aux, const Codebook & codebook, Quads & q) {
         // The eighth sign makes the number of minus signs even.
         const Lanes seven = aux >> (7 * kEight) & 127u;
         const Lanes signs = seven | (Lanes(es::cbit(seven)) << 7 & 128u);
-        const Lanes first = look_up<kLocal, 1>(codebook, entry_of<2>(low, 2 * (kEight % 2)));
-        const Lanes second = look_up<kLocal, 1>(codebook, entry_of<2>(low, 2 * (kEight % 2) + 1));
+        const Lanes first = look_up<kLocal, 1>(codebook, entry_of<2>(low, 2 * (kEight % 2), codebook));
+        const Lanes second = look_up<kLocal, 1>(codebook, entry_of<2>(low, 2 * (kEight % 2) + 1, codebook));
         q.select<16, 1>(32 * kEight) = apply_signs<0>(first, signs);
         q.select<16, 1>(32 * kEight + 16) = apply_signs<4>(second, signs);
     }
 
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const uint32_t * codebook, Quads & q,
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const Codebook & codebook, Quads & q,
                                     simd<float, 16> & scale) {
         const Lanes aux = word(b, 16 + g);
         const Lanes first = word(b, 2 * g), second = word(b, 2 * g + 1);
@@ -109,15 +121,16 @@ struct Format<kIq2S> {
     static constexpr int kWords = 20, kSteps = 8, kScales = 2;
 
     template <bool kLocal, int kEight>
-    static ESIMD_INLINE void eight(Lanes low, Lanes high, Lanes signs, const uint32_t * codebook, Quads & q) {
-        const Lanes offset = entry_of<3>(low, kEight) | (high << (11 - 2 * kEight) & 0x1800u);
+    static ESIMD_INLINE void eight(Lanes low, Lanes high, Lanes signs, const Codebook & codebook, Quads & q) {
+        const Lanes offset =
+            entry_of<3>(low, kEight, codebook) | (high << (11 - 2 * kEight) & (0x1800u | codebook.zero));
         simd<uint32_t, 32> entry = look_up<kLocal, 2>(codebook, offset);
         q.select<16, 1>(32 * kEight) = apply_signs<8 * kEight>(entry.select<16, 1>(0), signs);
         q.select<16, 1>(32 * kEight + 16) = apply_signs<8 * kEight + 4>(entry.select<16, 1>(16), signs);
     }
 
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const uint32_t * codebook, Quads & q,
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const Codebook & codebook, Quads & q,
                                     simd<float, 32> & scale) {
         const Lanes low = word(b, g), signs = word(b, 8 + g), high = word(b, 16 + g / 4) >> (8 * (g % 4));
         eight<kLocal, 0>(low, high, signs, codebook, q);
@@ -149,23 +162,24 @@ struct Format<kIq4Nl> {
         }
     }
 
-    template <bool, int kWord>
-    static ESIMD_INLINE void two_quads(Lanes codes, Quads & q) {
-        const Lanes c0 = look_up<true, 1>(nullptr, entry_of<2>(codes, 0));
-        const Lanes c1 = look_up<true, 1>(nullptr, entry_of<2>(codes, 1));
-        const Lanes c2 = look_up<true, 1>(nullptr, entry_of<2>(codes, 2));
-        const Lanes c3 = look_up<true, 1>(nullptr, entry_of<2>(codes, 3));
+    template <int kWord>
+    static ESIMD_INLINE void two_quads(Lanes codes, const Codebook & codebook, Quads & q) {
+        const Lanes c0 = look_up<true, 1>(codebook, entry_of<2>(codes, 0, codebook));
+        const Lanes c1 = look_up<true, 1>(codebook, entry_of<2>(codes, 1, codebook));
+        const Lanes c2 = look_up<true, 1>(codebook, entry_of<2>(codes, 2, codebook));
+        const Lanes c3 = look_up<true, 1>(codebook, entry_of<2>(codes, 3, codebook));
         const Lanes first = c0 | c1 << 8, second = c2 | c3 << 8;
         q.select<16, 1>(16 * kWord) = (first & 0xffffu) | second << 16;
         q.select<16, 1>(16 * kWord + 64) = first >> 16 | (second & 0xffff0000u);
     }
 
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int, const uint32_t *, Quads & q, simd<float, 16> & scale) {
-        two_quads<kLocal, 0>(word(b, 0), q);
-        two_quads<kLocal, 1>(word(b, 1), q);
-        two_quads<kLocal, 2>(word(b, 2), q);
-        two_quads<kLocal, 3>(word(b, 3), q);
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int, const Codebook & codebook, Quads & q,
+                                    simd<float, 16> & scale) {
+        two_quads<0>(word(b, 0), codebook, q);
+        two_quads<1>(word(b, 1), codebook, q);
+        two_quads<2>(word(b, 2), codebook, q);
+        two_quads<3>(word(b, 3), codebook, q);
         scale = half_to_float(b.d);
     }
 };
@@ -175,11 +189,12 @@ template <>
 struct Format<kQ20> {
     static constexpr int kWords = 4, kSteps = 2, kScales = 1;
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const uint32_t *, Quads & q, simd<float, 16> & scale) {
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int g, const Codebook & codebook, Quads & q,
+                                    simd<float, 16> & scale) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             // Bits 76543210 to 7654....3210, then each pair to a byte of its own.
-            Lanes byte = entry_of<0>(word(b, 2 * g + i / 4), i % 4);
+            Lanes byte = entry_of<0>(word(b, 2 * g + i / 4), i % 4, codebook);
             const simd<uint16_t, 16> narrow = byte.bit_cast_view<uint16_t>().select<16, 2>(0);
             const Lanes nibbles = (Lanes(narrow) * 0x1001u) & 0x000f000fu;
             const Lanes pairs = (nibbles * 0x41u) & 0x03030303u;
@@ -195,7 +210,7 @@ template <>
 struct Format<kInt8> {
     static constexpr int kWords = 8, kSteps = 1, kScales = 1;
     template <bool kLocal>
-    static ESIMD_INLINE void decode(Blocks<kWords> & b, int, const uint32_t *, Quads & q, simd<float, 16> & scale) {
+    static ESIMD_INLINE void decode(Blocks<kWords> & b, int, const Codebook &, Quads & q, simd<float, 16> & scale) {
         q = b.words;
         scale = half_to_float(b.d);
     }

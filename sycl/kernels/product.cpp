@@ -22,8 +22,8 @@ constexpr int kRangeSteps = OCTET_FORMAT == kInt8Row ? 0 : OCTET_FORMAT == kInt8
 
 constexpr int kTileBytes = kTileRows * kStep;
 constexpr int kChunk = 4;                                   // steps between two barriers
-constexpr int kChunkBytes = kMt * kChunk * kTileBytes;      // of tiles in local memory: [tile][step][256]
-constexpr int kChunkScales = kMt * kChunk * kTileRows * 4;  // of scales: [tile][step][8]
+constexpr int kChunkBytes = kMt * kChunk * kTileBytes;      // of tiles in local memory: [step][tile][256]
+constexpr int kChunkScales = kMt * kChunk * kTileRows * 4;  // of scales: [step][tile][8]
 // Local memory: the codebook, two buffers of tiles, two of their scales.
 constexpr bool kMakesCodebook = OCTET_FORMAT == kIq4Nl;
 constexpr int kCodebookWords = codebook_words(OCTET_FORMAT);
@@ -64,12 +64,13 @@ ESIMD_INLINE Sums dpas(Sums c, Quads b, Operand a) {
 }
 
 // acc = fma(float(dot), weight scale * activation scale, acc) for the 8 rows of tile m.
-ESIMD_INLINE void accumulate(simd<float, kMt * 128> & acc, int m, Sums sums, Floats weight, Scales rows) {
+ESIMD_INLINE void accumulate(simd<float, kMt * 128> & acc, int m, Sums sums, Floats weight,
+                             simd<float, kMt * kTileRows> & rows) {
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
         const Floats dot = es::convert<float>(simd<int32_t, 16>(sums.template select<16, 1>(16 * r)));
         const Floats old = acc.template select<16, 1>(128 * m + 16 * r);
-        acc.template select<16, 1>(128 * m + 16 * r) = fma<16>(dot, weight * float(rows[r]), old);
+        acc.template select<16, 1>(128 * m + 16 * r) = fma<16>(dot, weight * float(rows[kTileRows * m + r]), old);
     }
 }
 
@@ -104,7 +105,8 @@ struct Source {
     ESIMD_INLINE void turn(int into) {
 #pragma unroll
         for (int i = 0; i < kMySteps; ++i) {
-            const int at = me * kMySteps + i;
+            // My steps are behind one another in memory, but in local memory a step of all tiles is.
+            const int at = (me * kMySteps % kChunk + i) * kMt + me * kMySteps / kChunk;
             es::slm_block_store<int32_t, 64>(kLocalTiles + into * kChunkBytes + at * kTileBytes,
                                              simd<int32_t, 64>(next_q.template select<64, 1>(64 * i)));
             if constexpr (kRangeSteps == 1) {
@@ -130,27 +132,33 @@ struct Source {
     ESIMD_INLINE Operand operand(int m, int s) const {
         if constexpr (kWg) {
             return es::slm_block_load<int32_t, 64>(kLocalTiles + buffer * kChunkBytes +
-                                                   (m * kChunk + s % kChunk) * kTileBytes);
+                                                   (s % kChunk * kMt + m) * kTileBytes);
         }
         Operand a;
         a.copy_from(reinterpret_cast<const int32_t *>(t.step(m, s)));
         return a;
     }
 
-    ESIMD_INLINE Scales scales(int m, int range) const {
+    // Of all tiles, 8 each.
+    ESIMD_INLINE simd<float, kMt * kTileRows> scales(int range) const {
         if constexpr (kWg && kRangeSteps == 1) {
-            return es::slm_block_load<float, kTileRows>(kLocalScales + buffer * kChunkScales +
-                                                        (m * kChunk + range % kChunk) * kTileRows * 4);
+            return es::slm_block_load<float, kMt * kTileRows>(kLocalScales + buffer * kChunkScales +
+                                                              range % kChunk * kMt * kTileRows * 4);
         }
-        Scales d;
-        d.copy_from(t.scales(m, range));
-        return d;
+        simd<float, kMt * kTileRows> all;
+#pragma unroll
+        for (int m = 0; m < kMt; ++m) {
+            Scales d;
+            d.copy_from(t.scales(m, range));
+            all.template select<kTileRows, 1>(kTileRows * m) = d;
+        }
+        return all;
     }
 };
 
 // acc of all steps. Threads that have no panel (mine is false) only help to copy.
 template <typename F>
-ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, const uint32_t * codebook, bool mine,
+ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, const Codebook & codebook, bool mine,
                            simd<float, kMt * 128> & acc) {
     constexpr int kBlockBytes = 2 + 4 * F::kWords;
     const int steps = x.t.steps;
@@ -164,10 +172,11 @@ ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, cons
             Quads b;
             simd<float, 16 * F::kScales> scale;
             F::template decode<kWg>(blocks, s % F::kSteps, codebook, b, scale);
+            simd<float, kMt * kTileRows> sa = x.scales(s);
             if constexpr (F::kScales == 1) {
 #pragma unroll
                 for (int m = 0; m < kMt; ++m) {
-                    accumulate(acc, m, dpas(b, x.operand(m, s)), scale, x.scales(m, s));
+                    accumulate(acc, m, dpas(b, x.operand(m, s)), scale, sa);
                 }
             } else {
                 Quads first = b, second = b;
@@ -176,7 +185,6 @@ ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, cons
 #pragma unroll
                 for (int m = 0; m < kMt; ++m) {
                     const Operand a = x.operand(m, s);
-                    const Scales sa = x.scales(m, s);
                     accumulate(acc, m, dpas(first, a), scale.template select<16, 1>(0), sa);
                     accumulate(acc, m, dpas(second, a), scale.template select<16, 1>(16), sa);
                 }
@@ -194,6 +202,7 @@ ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, cons
                 b.template select<128, 1>(128 * i) = blocks.words;
                 if (i == 0) scale = half_to_float(blocks.d);
             }
+            simd<float, kMt * kTileRows> sa = x.scales(s / 4);
 #pragma unroll
             for (int m = 0; m < kMt; ++m) {
                 Sums sums = 0;
@@ -201,7 +210,7 @@ ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, cons
                 for (int i = 0; i < 4; ++i) {
                     sums = dpas(sums, Quads(b.template select<128, 1>(128 * i)), x.operand(m, s + i));
                 }
-                accumulate(acc, m, sums, scale, x.scales(m, s / 4));
+                accumulate(acc, m, sums, scale, sa);
             }
         }
     } else {
@@ -219,9 +228,10 @@ ESIMD_INLINE void multiply(Source & x, const uint8_t * weights, Lanes rows, cons
             }
         }
         if (mine) {
+            simd<float, kMt * kTileRows> sa = x.scales(0);
 #pragma unroll
             for (int m = 0; m < kMt; ++m) {
-                accumulate(acc, m, Sums(sums.template select<128, 1>(128 * m)), scale, x.scales(m, 0));
+                accumulate(acc, m, Sums(sums.template select<128, 1>(128 * m)), scale, sa);
             }
         }
     }
@@ -270,6 +280,6 @@ octet_product(const Job * jobs, const int8_t * q, const float * d, const uint32_
     const bool mine = !kWg || panel * kPanelRows < n;
     const Panel p = panel_of<OCTET_FORMAT>(job, panel, k);
     simd<float, kMt * 128> acc = 0.0f;
-    multiply<F>(x, p.base, p.rows, codebook, mine, acc);
+    multiply<F>(x, p.base, p.rows, codebook_of(job, codebook), mine, acc);
     if (mine) store_tiles<kMt>(acc, job, panel, out, slot, ldc);
 }

@@ -82,9 +82,9 @@ def to_tiles(q: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows q (rows, k) and d (rows, groups) in the order of dpas, padded with zeros."""
     tiles = tile_count(len(q))
     padding = 8 * tiles - len(q)
-    q = np.pad(q, ((0, padding), (0, 0))).reshape(tiles, 8, -1, 32).transpose(0, 2, 1, 3)
-    d = np.pad(d, ((0, padding), (0, 0))).reshape(tiles, 8, -1).transpose(0, 2, 1)
-    return q, d
+    q = np.pad(q, ((0, padding), (0, 0))).reshape(tiles, 8, q.shape[1] // 32, 32)
+    d = np.pad(d, ((0, padding), (0, 0))).reshape(tiles, 8, d.shape[1])
+    return q.transpose(0, 2, 1, 3), d.transpose(0, 2, 1)
 
 
 @dataclass
