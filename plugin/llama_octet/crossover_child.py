@@ -96,7 +96,7 @@ def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> li
         samples.append([what.rows_per_expert(tokens), ours, stock])
         last = rows, (times.ours.median + times.stock.median) / 1000
     if len(samples) < LEAST_SAMPLES:
-        raise OctetError(f"the time was enough for {len(samples)} numbers of rows only")
+        raise OctetError(f"the time was enough for {len(samples)} of {len(ROWS)} batch sizes")
     return samples
 
 

@@ -464,6 +464,20 @@ def test_blocks_in_place_change_sides_with_the_rows(here, moe, ours, mmap):
         assert rows > 2 * 120  # the prompt, all at once
 
 
+@pytest.mark.parametrize(("layout", "readable"), [("packed", False), ("native", True)])
+def test_only_blocks_in_place_can_be_read_by_stock(here, layout, readable):
+    # Otherwise the scheduler copies the weight for every batch that the backend turns down.
+    code = """
+import ctypes
+from llama_octet.bench.ggml import Ggml
+g = Ggml(llama_octet.load().package)
+is_host = g.lib.ggml_backend_buft_is_host
+is_host.restype, is_host.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+print(json.dumps(is_host(g.backend_dev_buffer_type(g.backend_dev_by_name(b"OCTET")))))
+"""
+    assert ran(here(code, OCTET_LAYOUT=layout)) is readable
+
+
 def test_dense_codebook_weights_are_ours_only_if_measured(here, tmp_path):
     model = random_dense(tmp_path / "q4_0.gguf", layers=1, kind="q4_0")
     only = {"OCTET_INCLUDE": "*ffn_gate*,*ffn_up*"}
