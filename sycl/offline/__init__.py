@@ -12,4 +12,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llam
 
 
 class OfflineError(Exception):
-    """Something is missing or did not compile; the message is one line that says what to do."""
+    """Something did not compile, or a kernel did what it must not."""
+
+
+class Missing(OfflineError):
+    """A tool that is needed is not to be had; the message says which and what to do."""

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import OfflineError, table
+from . import Missing, OfflineError, model, table
 from .build import DEVICES, build_all
 from .execute import Kernel
 from .ocloc import ocloc
@@ -42,8 +42,13 @@ def _table(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def _model(args: argparse.Namespace) -> int:
+    print(model.markdown())
+    return 0
+
+
 def main() -> int:
-    """Exit code: 0 done, 1 faults, 2 something is missing."""
+    """Exit code: 0 done, 1 faults, 2 wrong usage, 3 a tool is missing."""
     parser = argparse.ArgumentParser(prog="python -m offline", description=__doc__)
     commands = parser.add_subparsers(required=True)
     sub = commands.add_parser("table", help="compile all variants and check their machine code")
@@ -52,12 +57,14 @@ def main() -> int:
     sub.add_argument("--programs", action="store_true", help="also make them runnable here")
     sub.add_argument("--jobs", type=int, help="compilers at a time (number of cores)")
     sub.set_defaults(run=_table)
+    sub = commands.add_parser("model", help="what bounds each kernel on the cards, as Markdown")
+    sub.set_defaults(run=_model)
     args = parser.parse_args()
     try:
         return args.run(args)
     except OfflineError as error:
         print(f"offline: {error}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, Missing) else 1
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ class Report:
     barriers: int
     dpas: int
     instructions: int
+    cycles: int  # of the vector pipes if every instruction ran once
     fma_lanes: int  # of mad with float operands
     denormals: bool  # kept, for fp16 and f32
     loop: Loop | None
@@ -169,6 +170,7 @@ def report(assembly: str, info: str, block_steps: int = 1, steps: int = 1) -> Re
         barriers=_number(info, "barrier_count"),
         dpas=sum(x.op.startswith("dpas") for x in code),
         instructions=len(code),
+        cycles=sum(x.cycles for x in code),
         fma_lanes=sum(x.width for x in code if x.op == "mad" and x.kind == "float"),
         # Bit 7 keeps denormals of f32, bit 10 those of fp16.
         denormals=bool(control) and control[0] & 0x480 == 0x480,

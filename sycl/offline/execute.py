@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import CACHE, OfflineError
+from . import CACHE, Missing, OfflineError
 from .build import Built
 from .translate import translate
 
@@ -65,7 +65,7 @@ class Kernel:
                 try:
                     done = subprocess.run(command, capture_output=True, text=True)
                 except FileNotFoundError:
-                    raise OfflineError(f"{_COMPILER} is not installed") from None
+                    raise Missing(f"{_COMPILER} is not installed") from None
                 if done.returncode:
                     raise OfflineError(f"{self.name} does not compile here: {done.stderr[:2000]}")
                 built_library.rename(library)

@@ -12,7 +12,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from . import CACHE, KERNELS, OfflineError
+from . import CACHE, KERNELS, Missing, OfflineError
 from .variants import Variant
 
 _PACKAGES = ("intel-sycl-rt", "intel-opencl-rt")
@@ -31,9 +31,7 @@ def versions() -> dict[str, str]:
     try:
         return {name: metadata.version(name) for name in _PACKAGES}
     except metadata.PackageNotFoundError as error:
-        raise OfflineError(
-            f"{error.name} is not installed; pip install 'llama-octet[sycl]'"
-        ) from None
+        raise Missing(f"{error.name} is not installed: pip install '.[sycl]'") from None
 
 
 def key(variant: Variant) -> str:

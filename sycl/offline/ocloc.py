@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from . import CACHE, OfflineError
+from . import CACHE, Missing, OfflineError
 
 # Package, version, sha256 of the file. intel-ocloc needs a newer libc than Debian 12 has; it is
 # started with the loader of the libc here.
@@ -99,7 +99,7 @@ def _download(folder: Path) -> None:
                     raise OfflineError(f"{deb.name} from {mirror} is not the file that was pinned")
                 shutil.move(deb, folder)
             return
-    raise OfflineError(
+    raise Missing(
         f"Debian's packages of ocloc cannot be had ({reason}); "
         "put them into a folder and name it in OCTET_DEBS"
     )
@@ -146,9 +146,7 @@ def ocloc() -> Ocloc:
     local = os.environ.get("OCTET_DEBS")
     debs = sorted(Path(local).glob("*.deb")) if local else []
     if local and not debs:
-        raise OfflineError(
-            f"OCTET_DEBS={local} holds no .deb file; unset it to fetch them from Debian"
-        )
+        raise Missing(f"OCTET_DEBS={local} holds no .deb file; unset it to fetch them from Debian")
     names = [x.name for x in debs] or [f"{n}_{v}" for n, v, _ in PACKAGES]
     root = CACHE / ("ocloc-" + hashlib.sha256("\n".join(names).encode()).hexdigest()[:16])
     if not (root / "versions").exists():
