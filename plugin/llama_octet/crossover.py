@@ -107,7 +107,7 @@ def _ask_child(labels: list[str], threads: int, status: dict) -> tuple[dict, str
         said, why = child.stdout, _reason(child)
     except subprocess.TimeoutExpired as late:
         said, why = late.stdout or "", f"it took more than {seconds + GRACE:.0f} s"
-    except (OSError, TypeError) as wrong:  # TypeError: a program without a Python of its own
+    except (OSError, TypeError, ValueError) as wrong:  # TypeError: a program without sys.executable
         return {}, f"it could not be started: {one_line(wrong)}"
     if isinstance(said, bytes):  # of a child that was given up
         said = said.decode("utf-8", "replace")

@@ -35,7 +35,8 @@ class Llama(_llama_cpp.Llama):
             overrides = dict(kwargs.get("kv_overrides") or {})
             overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
-        library, threads = loaded.library, int(kwargs.get("n_threads_batch") or 0)
+        library, threads = loaded.library, kwargs.get("n_threads_batch")
+        threads = threads if isinstance(threads, int) and threads > 0 else 0
         with _loading, _announced(library, path, found, threads):
             if not kwargs.get("vocab_only"):
                 crossover.prepare(library, found, threads)

@@ -26,11 +26,12 @@ def damage(path, offset: int, value: bytes):
         file.write(value)
 
 
-def refusal(done) -> str:
-    """The line about the tensor, of a command that failed."""
+def refusal(done, path) -> str:
+    """The line about the tensor and the file, of a command that failed while it loaded that."""
     assert done.returncode == 1
     lines = [x for x in done.stderr.splitlines() if x.startswith("octet: ") and NAME in x]
     assert len(lines) == 1, done.stderr
+    assert lines[0].startswith(f"octet: {path}: ")
     return lines[0]
 
 
@@ -38,7 +39,7 @@ def refusal(done) -> str:
 def test_blocks_that_do_not_share_their_scale(converted, octet, layout):
     damage(converted, 34, np.float16(0.5).tobytes())  # d of the second block
     done = octet("run", converted, "-p", "hello", "-n", 2, OCTET_LAYOUT=layout)
-    assert "share their scale" in refusal(done)
+    assert "share their scale" in refusal(done, converted)
 
 
 def damage_scales(path, scale):
@@ -53,7 +54,7 @@ def damage_scales(path, scale):
 def test_scales_that_are_not_finite(converted, octet, scale, layout):
     damage_scales(converted, scale)
     done = octet("run", converted, "-p", "hello", "-n", 2, OCTET_LAYOUT=layout)
-    assert "not finite" in refusal(done)
+    assert "not finite" in refusal(done, converted)
 
 
 # Blocks that the loader reads into our memory without saying so; and a model that nobody announced.
