@@ -6,6 +6,7 @@
 #include <memory>
 #include <sstream>
 
+#include "../gpu/weights.h"
 #include "auto.h"
 #include "decide.h"
 #include "status.h"
@@ -49,6 +50,7 @@ static int begin(const std::shared_ptr<Model> & model, const std::string & wrong
     if (wrong.empty()) {
         warn_unmatched(*model);
         set_current_model(model);
+        hold_lines();
     }
     return result(wrong);
 }
@@ -103,12 +105,20 @@ int octet_model_begin_read(const char * path, int seed, int64_t n_tensors, const
     return begin(model, wrong.empty() ? "" : "'" + model->path + "': " + wrong);
 }
 
-void octet_model_end() { set_current_model(nullptr); }
+void octet_use_gpus(const char * driver, const char * sources, const char * cache, const char * why_not) {
+    use_gpus(driver ? driver : "", sources ? sources : "", cache ? cache : "", why_not ? why_not : "");
+}
+
+void octet_model_end() {
+    set_current_model(nullptr);
+    release_lines();
+}
 
 size_t octet_status(char * out, size_t size) { return write(status().json(), out, size); }
 
 size_t octet_decide(const char * name, const char * type, const int64_t ne[4], char * out, size_t size) {
     Decision d = decide(settings(), *current_model(), name, type, ne, op_of(ne));
+    decide_where(*current_model(), name, type, ne, &d);
     return write("{\"path\": " + quoted(path_name(d.path)) + ", \"reason\": " + quoted(d.reason) +
                      ", \"label\": " + quoted(d.label) + ", \"measured\": " + (d.measured ? "true" : "false") + "}",
                  out, size);

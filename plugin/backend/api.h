@@ -26,6 +26,10 @@ OCTET_API int octet_model_begin_read(const char * path, int seed, int64_t n_tens
                                      const char * const * types, const int32_t * rotations,
                                      const int32_t * scale_groups, int n_threads);
 
+// Before the backend registers: the compiled SYCL driver (NULL: none, and why_not says why), this project's
+// sycl/ folder, and a folder for compiled programs.
+OCTET_API void octet_use_gpus(const char * driver, const char * sources, const char * cache, const char * why_not);
+
 // JSON. All of them return the bytes needed, with the terminating NUL, and write nothing if size is less.
 OCTET_API size_t octet_status(char * out, size_t size);
 // {"path", "reason", "label", "measured"} of a tensor of the announced model. `label` is what `auto` wants

@@ -11,7 +11,9 @@
 #include <memory>
 
 #include "../abi/gate.h"
+#include "../gpu/devices.h"
 #include "api.h"
+#include "device.h"
 #include "execute.h"
 #include "match.h"
 #include "status.h"
@@ -42,19 +44,7 @@ void set_n_threads(Backend * b, int n) { engine(b)->n_threads = n < 1 ? 1 : n; }
 
 constexpr uint8_t kGuid[16] = {'l', 'l', 'a', 'm', 'a', '-', 'o', 'c', 't', 'e', 't', 0, 0, 0, 0, 1};
 
-Backend * init_backend(Device *, const char *) {
-    auto e = std::make_unique<Engine>();
-    e->kernels = kernels_of(settings().isa);
-    e->n_threads = pack_threads();
-    auto * b = new Backend{};
-    b->guid = kGuid;
-    b->iface.get_name = name;
-    b->iface.free = free_backend;
-    b->iface.graph_compute = graph_compute;
-    b->device = &device_b;
-    b->context = e.release();
-    return b;
-}
+Backend * init_backend(Device *, const char *) { return make_backend(&device_b, name); }
 
 // ---- devices
 
@@ -84,7 +74,7 @@ BufferType * buffer_type(Device * d) { return d == &device_a ? weight_buffer_typ
 
 Buffer * from_host_ptr(Device *, void * data, size_t size, size_t) { return map_weights(data, size); }
 
-bool supports_op(Device *, const Tensor * op) { return supports(op); }
+bool supports_op(Device *, const Tensor * op) { return belongs_to(op, weight_buffer_type()) && supports(op); }
 
 bool supports_buft(Device *, BufferType * type) {
     return type == weight_buffer_type() || type == ggml_backend_cpu_buffer_type() ||
@@ -101,8 +91,9 @@ Device device_b = {kDeviceInterface, &registry, nullptr};
 // ---- registry
 
 const char * registry_name(Registry *) { return "OCTET"; }
-size_t device_count(Registry *) { return 1; }
-Device * get_device(Registry *, size_t) { return &device_a; }
+// Graphics processors first: the loader asks in this order.
+size_t device_count(Registry *) { return gpus().size() + 1; }
+Device * get_device(Registry *, size_t i) { return i < gpus().size() ? &gpus()[i]->registered : &device_a; }
 
 void * get_proc_address(Registry *, const char * name) {
     if (std::strcmp(name, "ggml_backend_set_n_threads") == 0) return reinterpret_cast<void *>(set_n_threads);
@@ -127,6 +118,22 @@ void announce() {
 
 }  // namespace
 
+Backend * make_backend(Device * device, const char * (*backend_name)(Backend *) ) {
+    auto e = std::make_unique<Engine>();
+    e->kernels = kernels_of(settings().isa);
+    e->n_threads = pack_threads();
+    auto * b = new Backend{};
+    b->guid = kGuid;
+    b->iface.get_name = backend_name;
+    b->iface.free = free_backend;
+    b->iface.graph_compute = graph_compute;
+    b->device = device;
+    b->context = e.release();
+    return b;
+}
+
+Registry * registry_of_backend() { return &registry; }
+
 Registry * register_backend() {
     std::string wrong = check_runtime();
     if (wrong.empty()) wrong = load_settings();
@@ -134,6 +141,7 @@ Registry * register_backend() {
     if (!wrong.empty()) return nullptr;
     set_weight_buffer_device(&device_a);
     announce();
+    open_gpus(settings());
     return &registry;
 }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "../gpu/execute.h"
+#include "../gpu/weights.h"
 #include "match.h"
 #include "octet/threads.h"
 #include "status.h"
@@ -65,9 +67,13 @@ bool run_mul_mat_id(Engine & e, const Tensor * op) {
     }
     RowsIn rows{bytes_of(x), int64_t(x->ne[1] == 1 ? x->nb[2] : x->nb[1])};
     ++s.calls;
+    float * out = floats_of(op);
+    const int64_t out_stride = floats_between(op, 1);
+    if (!wants_float(op) && multiply_on_gpu(s, rows, x->ne[1], routing_of(ids), out, out_stride)) return true;
+    bring_to_cpu(s);
     s.expert_products->add(ids->ne[0] * ids->ne[1]);
-    return multiply_by_expert(*e.kernels, weight_for(s, op), rows, x->ne[1], routing_of(ids), floats_of(op),
-                              floats_between(op, 1), e.space, e.n_threads);
+    return multiply_by_expert(*e.kernels, weight_for(s, op), rows, x->ne[1], routing_of(ids), out, out_stride, e.space,
+                              e.n_threads);
 }
 
 void count_chain(Stored & gate, const Stored & down, int64_t rows) {
@@ -99,6 +105,8 @@ bool run_matched_chain(Engine & e, const MatchedChain & m) {
     ++m.gate_weight->calls;
     if (m.up_weight != m.gate_weight) ++m.up_weight->calls;
     ++m.down_weight->calls;
+    if (run_chain_on_gpu(m, c)) return true;
+    for (Stored * s : {m.gate_weight, m.up_weight, m.down_weight}) bring_to_cpu(*s);
     count_chain(*m.gate_weight, *m.down_weight, c.routing.n_used * c.routing.n_tokens);
     return run_chain(*e.kernels, c, e.space, e.n_threads);
 }

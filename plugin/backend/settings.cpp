@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 
 extern char ** environ;
 
@@ -90,9 +91,30 @@ bool to_isa(const std::string & v, Settings * s) {
 // Only checked here: the package reads it too.
 bool any_text(const std::string &, Settings *) { return true; }
 
-// Variables of the GPU kernels, which this version does not have.
 Parse only(const char * a, const char * b) {
     return [a, b](const std::string & v, Settings *) { return v == a || v == b; };
+}
+
+// One of a few numbers; "auto" leaves the default, if that is 0.
+Parse to_number(int Settings::* field, std::initializer_list<int> accepted) {
+    return [field, list = std::vector<int>(accepted)](const std::string & v, Settings * s) {
+        for (int n : list) {
+            if (v != std::to_string(n)) continue;
+            s->*field = n;
+            return true;
+        }
+        return v == "auto" && s->*field == 0;
+    };
+}
+
+bool to_hidden(const std::string & v, Settings * s) {
+    s->sycl_hidden = v == "0";
+    return v == "0" || v.empty();
+}
+
+bool to_sycl_device(const std::string & v, Settings * s) {
+    s->sycl_cpu = v == "cpu";
+    return v == "cpu" || v.empty();
 }
 
 std::vector<Variable> variables() {
@@ -109,7 +131,12 @@ std::vector<Variable> variables() {
         {"OCTET_INCLUDE", "", "comma-separated name patterns", to_patterns(&Settings::include)},
         {"OCTET_EXCLUDE", "", "comma-separated name patterns", to_patterns(&Settings::exclude)},
         {"OCTET_VERBOSE", "0", "0, 1", to_bool(&Settings::verbose)},
-        {"OCTET_SYCL", "auto", "auto, 0 (this version has no GPU kernels)", only("auto", "0")},
+        {"OCTET_SYCL", "auto", three, to_switch(&Settings::sycl)},
+        {"OCTET_SYCL_FORCE", "", "0, which hides the GPU", to_hidden},
+        {"OCTET_SYCL_MT", "auto", "auto, 2, 4, 8", to_number(&Settings::sycl_tiles, {2, 4, 8})},
+        {"OCTET_SYCL_WG", "1", "0, 1", to_bool(&Settings::sycl_work_groups)},
+        {"OCTET_SYCL_GRF", "256", "128, 256", to_number(&Settings::sycl_registers, {128, 256})},
+        {"OCTET_SYCL_DEVICE", "", "cpu, for tests", to_sycl_device},
         {"OCTET_CACHE_DIR", "", "a path", any_text},
         {"OCTET_MODEL", "", "a path", any_text},
         {"OCTET_DEBUG", "0", "0, 1", only("0", "1")},

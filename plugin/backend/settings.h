@@ -23,6 +23,12 @@ struct Settings {
     Isa isa = Isa::scalar;
     int64_t min_k = 0;
     int64_t skip_rows = 0;  // 0 = none
+    Switch sycl = Switch::automatic;
+    bool sycl_hidden = false;  // OCTET_SYCL_FORCE=0
+    int sycl_tiles = 0;        // tiles of a thread; 0 = by the rows
+    bool sycl_work_groups = true;
+    int sycl_registers = 256;  // of a thread
+    bool sycl_cpu = false;     // for tests: plain kernels on a central processor
     std::vector<std::string> include, exclude;
 
     // Each variable as it stands, for status().

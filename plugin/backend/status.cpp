@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "../gpu/gpus.h"
 #include "weights.h"
 
 namespace octet {
@@ -95,7 +96,8 @@ std::string Status::json() {
     }
     return "{\"version\": " + quoted(OCTET_VERSION) + ", \"isa\": " + quoted(isa_name(settings().isa)) +
            ", \"isas\": [" + isas + "], \"settings\": {" + values + "}, \"kernels\": {" + kernels +
-           "}, \"bytes_packed\": " + std::to_string(bytes) + ", \"tensors\": [" + tensors + "]}";
+           "}, \"gpus\": " + gpus_json() + ", \"bytes_packed\": " + std::to_string(bytes) + ", \"tensors\": [" +
+           tensors + "]}";
 }
 
 std::string Status::faults(const Model & model) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "../gpu/weights.h"
 #include "memory.h"
 #include "octet/rotation.h"
 #include "octet/scratch.h"
@@ -142,25 +143,10 @@ void * get_base(Buffer * b) { return context(b)->base; }
 
 int init_tensor(Buffer * b, Tensor * t) {
     if (t->view_src) return STATUS_SUCCESS;
-    auto s = std::make_unique<Stored>();
-    s->name = t->name;
-    s->type = ggml_type_name(t->type);
-    std::memcpy(s->ne, t->ne, sizeof s->ne);
-    s->model = current_model();
-    s->decision = decide_tensor(t);
-    if (s->decision.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
-    Weight & w = s->weight;
-    w.matrix = matrix_of(s->decision, t->ne);
-    w.matrix.data = static_cast<const uint8_t *>(t->data);
-    w.rotation = s->decision.rotation;
-    if (w.rotation) s->signs = signs_of(t->ne[0], s->model->seed);
-    w.signs = s->signs ? s->signs->data() : nullptr;
-    w.float_products = s->decision.path == Path::floating;
-    s->layout = w.matrix.packed ? "packed" : "native";
-    s->bytes = w.matrix.packed ? packed_bytes(w.matrix) : 0;
-    s->kind = w.float_products ? "float" : s->decision.scale_group == 32 && !s->decision.rotation ? s->type : "int8";
-    s->products = &status().counter("dense " + s->kind);
-    s->expert_products = &status().counter("experts " + s->kind);
+    Decision decision = decide_tensor(t);
+    if (decision.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
+    auto s = make_stored(*t, current_model(), std::move(decision));
+    s->bytes = s->weight.matrix.packed ? packed_bytes(s->weight.matrix) : 0;
     if (!context(b)->memory) usable(*s);  // mapped: the data are there already
     t->extra = s.get();
     status().add(s.get());
@@ -258,6 +244,34 @@ Buffer * map_weights(void * data, size_t size) {
     return ggml_backend_buffer_init(&buffer_type, kBufferInterface, w.release(), size);
 }
 
+std::unique_ptr<Stored> make_stored(const Tensor & t, std::shared_ptr<const Model> model, Decision decision) {
+    auto s = std::make_unique<Stored>();
+    s->name = t.name;
+    s->type = ggml_type_name(t.type);
+    std::memcpy(s->ne, t.ne, sizeof s->ne);
+    s->model = std::move(model);
+    s->decision = std::move(decision);
+    Weight & w = s->weight;
+    w.matrix = matrix_of(s->decision, t.ne);
+    w.matrix.data = static_cast<const uint8_t *>(t.data);
+    w.rotation = s->decision.rotation;
+    if (w.rotation) s->signs = signs_of(t.ne[0], s->model->seed);
+    w.signs = s->signs ? s->signs->data() : nullptr;
+    w.float_products = s->decision.path == Path::floating;
+    s->layout = w.matrix.packed ? "packed" : "native";
+    s->kind = w.float_products ? "float" : s->decision.scale_group == 32 && !s->decision.rotation ? s->type : "int8";
+    s->products = &status().counter("dense " + s->kind);
+    s->expert_products = &status().counter("experts " + s->kind);
+    return s;
+}
+
+void pack_stored(Stored & s, uint8_t * panels) {
+    PackResult result;  // was looked at when the weight was first used
+    pack(s, s.weight.matrix.data, panels, result);
+    s.weight.matrix.data = panels;
+    s.weight.matrix.packed = true;
+}
+
 bool usable(Stored & s) {
     if (!s.weight.matrix.packed) {
         std::call_once(s.checked, [&s] {
@@ -273,7 +287,7 @@ bool usable(Stored & s) {
 
 bool is_ours(const Tensor * t) {
     const Buffer * b = t->view_src ? t->view_src->buffer : t->buffer;
-    return b && b->type == &buffer_type;
+    return b && (b->type == &buffer_type || is_gpu_type(b->type));
 }
 
 Stored * stored(const Tensor * t) {

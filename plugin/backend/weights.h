@@ -14,6 +14,7 @@
 namespace octet {
 
 struct Count;
+struct OnGpu;
 
 // A weight in one of our buffers; Tensor::extra points here.
 struct Stored {
@@ -34,11 +35,19 @@ struct Stored {
     std::string kind;
     Count *products, *expert_products;
     std::atomic<Count *> chain{nullptr};
+
+    std::shared_ptr<OnGpu> on_gpu;  // if it is a graphics processor's (gpu/weights.h)
 };
 
 // Whether a weight may be used; if not, its fault says why. Blocks that stay where they are are looked at
 // in the first call.
 bool usable(Stored & weight);
+
+// A tensor with a decision that makes it ours, its data not yet there.
+std::unique_ptr<Stored> make_stored(const ggml::Tensor & t, std::shared_ptr<const Model> model, Decision decision);
+
+// Packs a weight that is used in place into `panels` (packed_bytes() of its matrix), and uses these.
+void pack_stored(Stored & weight, uint8_t * panels);
 
 // The buffer type of a device. Its memory is not host memory for ggml: nobody else may read it.
 ggml::BufferType * weight_buffer_type();

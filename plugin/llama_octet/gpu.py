@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache
+from . import cache, switches
 from .errors import OctetError, one_line
 
 INTEL = "0x8086"  # the PCI vendor
@@ -71,6 +71,8 @@ def find() -> tuple[Gpu | None, str]:
     on_cpu = os.environ.get("OCTET_SYCL_DEVICE") == "cpu"
     if wish == "0" or os.environ.get("OCTET_SYCL_FORCE") == "0":
         return None, ""
+    if any(row["wrong"] for row in switches.survey()):
+        return None, ""  # the backend is about to refuse it
     if wish == "auto" and not on_cpu and not present():
         return None, ""
     where = prefix()

@@ -42,6 +42,7 @@ class Library:
             self._crossovers = lib.octet_crossovers
             self._keep = lib.octet_crossover_keep
             self._set_stock = lib.octet_set_stock
+            self._use_gpus = lib.octet_use_gpus
         except (OSError, AttributeError) as why:
             raise OctetError(f"{where} cannot be loaded: {one_line(why)}") from why
         self.path = where
@@ -72,6 +73,7 @@ class Library:
                 *(ctypes.c_char_p, ctypes.c_int, doubles, doubles, doubles),
             ),
             (self._set_stock, None, ctypes.c_char_p),
+            (self._use_gpus, None, *[ctypes.c_char_p] * 4),
         ):
             function.restype, function.argtypes = restype, argtypes
 
@@ -121,6 +123,14 @@ class Library:
     def set_stock(self, description: str) -> None:
         """In which ggml and how stock runs: part of what a measurement depends on."""
         self._set_stock(description.encode())
+
+    def use_gpus(self, found, why_not: str) -> None:
+        """Before registering: where the GPU's driver is (gpu.Gpu), or why there is none."""
+        if found is None:
+            self._use_gpus(None, None, None, why_not.encode())
+        else:
+            places = (found.driver, found.sources, found.cache)
+            self._use_gpus(*(os.fsencode(place) for place in places), b"")
 
     def crossovers(self) -> dict:
         """The measurements that are known: {"folder", "entries": […]} (plugin/backend/api.h)."""

@@ -5,7 +5,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from . import amx, library, runtime
+from . import amx, gpu, library, runtime
 from .errors import OctetError
 
 _lock = threading.RLock()
@@ -34,6 +34,7 @@ def load() -> Loaded:
         if _loaded is None:
             package = runtime.import_llama_cpp()
             opened = library.Library(library.path())
+            opened.use_gpus(*gpu.find())
             _register(package, opened)
             _loaded = Loaded(package, opened, amx.protect(package))
             opened.set_stock(_stock(_loaded))

@@ -23,7 +23,12 @@ BACKEND: dict[str, tuple[str, ...] | str] = {
     "OCTET_INCLUDE": "comma-separated name patterns",
     "OCTET_EXCLUDE": "comma-separated name patterns",
     "OCTET_VERBOSE": ON_OFF,
-    "OCTET_SYCL": ("auto", "0"),
+    "OCTET_SYCL": ON_OFF_AUTO,
+    "OCTET_SYCL_FORCE": ("0",),
+    "OCTET_SYCL_MT": ("auto", "2", "4", "8"),
+    "OCTET_SYCL_WG": ON_OFF,
+    "OCTET_SYCL_GRF": ("128", "256"),
+    "OCTET_SYCL_DEVICE": ("cpu",),
     "OCTET_MODEL": "a path",
 }
 

@@ -185,7 +185,7 @@ const uint32_t * Runner::codebook(int format) {
     return reinterpret_cast<const uint32_t *>(memory.data());
 }
 
-void Runner::upload(Plan & p) {
+void Runner::upload(Plan & p, size_t room_for_output) {
     Pieces pieces;
     pieces.add(p.source, &p.dev_source);
     pieces.add(p.between, &p.dev_between);
@@ -193,9 +193,10 @@ void Runner::upload(Plan & p) {
     pieces.add(p.weights, &p.dev_weights);
     pieces.add(p.jobs, &p.dev_jobs);
     pieces.add(p.dequantized, &p.dev_dequantized);
-    if (pieces.size() > staging_.size()) {
+    const size_t staging = std::max(pieces.size(), room_for_output);
+    if (staging > staging_.size()) {
         staging_ = Memory();
-        staging_ = gpu_.host_memory(pieces.size());
+        staging_ = gpu_.host_memory(staging);
     }
     uint8_t * device = tables_.get<uint8_t>(gpu_, pieces.size());
     pieces.write(staging_.data(), device);
@@ -286,7 +287,17 @@ Ran Runner::run_chain(const Chain & c, const DeviceWeight & gate, const DeviceWe
     }
     plan.add_jobs(0, {{&gate, 0, c.n_ff, 0}, {&up, c.up_row, c.n_ff, c.n_ff}}, matrices);
     plan.add_jobs(1, {{&down, 0, down.n, 0}}, matrices);
-    upload(plan);
+    // The output may overlap what the chain reads, which the CPU needs once more if the device fails half way:
+    // then it is written when nothing can fail any more.
+    const auto * out_end = reinterpret_cast<const char *>(c.out + (r.n_tokens - 1) * c.out_stride + down.n);
+    const auto apart = [&](const char * data, int64_t bytes) {
+        return data + bytes <= reinterpret_cast<const char *>(c.out) || out_end <= data;
+    };
+    const bool direct =
+        c.out_stride == down.n && apart(c.x.data, (r.n_tokens - 1) * c.x.stride + gate.k * 4) &&
+        apart(r.ids, (r.n_tokens - 1) * r.token_stride + r.n_used * r.slot_stride) &&
+        (!c.weights || apart(c.weights, (r.n_tokens - 1) * c.weight_token_stride + r.n_used * c.weight_slot_stride));
+    upload(plan, direct ? 0 : size_t(r.n_tokens * down.n) * sizeof(float));
     reserve_tiles(plan, {&gate, &down});
     for (const DeviceWeight * w : {&gate, &up, &down}) codebook(w->format);
 
@@ -304,13 +315,19 @@ Ran Runner::run_chain(const Chain & c, const DeviceWeight & gate, const DeviceWe
     }
 
     const size_t columns = size_t((down.n + 15) / 16 * 16);
-    const bool dense = c.out_stride == down.n;
     gpu_.launch(gpu_.kernel("sum", ""), {size_t(r.n_tokens), columns}, {1, 16}, static_cast<const float *>(y),
                 plan.dev_weights, out, int32_t(r.n_used), int32_t(down.n), int32_t(down.n));
     const size_t row = size_t(down.n) * sizeof(float);
-    if (dense) gpu_.copy(c.out, out, size_t(r.n_tokens) * row);
-    for (int64_t t = 0; !dense && t < r.n_tokens; ++t) gpu_.copy(c.out + t * c.out_stride, out + t * down.n, row);
+    if (direct) {
+        gpu_.copy(c.out, out, size_t(r.n_tokens) * row);
+        gpu_.wait();
+        return plan.ran;
+    }
+    gpu_.copy(staging_.data(), out, size_t(r.n_tokens) * row);
     gpu_.wait();
+    for (int64_t t = 0; t < r.n_tokens; ++t) {
+        std::memcpy(c.out + t * c.out_stride, staging_.data() + size_t(t) * row, row);
+    }
     return plan.ran;
 }
 
@@ -326,7 +343,7 @@ Ran Runner::multiply(const DeviceWeight & w, const RowsIn & x_rows, int64_t x_ro
             uint64_t(reinterpret_cast<uintptr_t>(half_.get<uint8_t>(gpu_, size_t(w.n * w.k) * dev::kMaxExperts * 2)));
     }
     plan.add_jobs(0, {{&w, 0, w.n, 0}}, matrices);
-    upload(plan);
+    upload(plan, 0);
     reserve_tiles(plan, {&w});
     codebook(w.format);
     int64_t stride;

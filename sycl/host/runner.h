@@ -53,7 +53,7 @@ class Runner {
     void prepare(const Plan & plan, size_t group, const float * x, const int32_t * source, int64_t stride,
                  const DeviceWeight & reader, int glu);
     void multiply(const Plan & plan, size_t group, int side, const int32_t * slot, float * out, int64_t ldc);
-    void upload(Plan & plan);
+    void upload(Plan & plan, size_t room_for_output);
     const uint32_t * codebook(int format);
 
     Gpu & gpu_;

@@ -24,7 +24,13 @@ JUNK = [
     ("OCTET_VERBOSE", "loud"),
     ("OCTET_VERBOSE", "01"),
     ("OCTET_DENSE", "-1"),
-    ("OCTET_SYCL", "1"),
+    ("OCTET_SYCL", "on"),
+    ("OCTET_SYCL_FORCE", "1"),
+    ("OCTET_SYCL_MT", "3"),
+    ("OCTET_SYCL_WG", "auto"),
+    ("OCTET_SYCL_GRF", "64"),
+    ("OCTET_SYCL_GRF", "auto"),
+    ("OCTET_SYCL_DEVICE", "gpu"),
 ]
 LOAD = """
 import sys

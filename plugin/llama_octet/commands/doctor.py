@@ -4,8 +4,20 @@ import importlib.metadata
 import os
 import platform
 import sys
+from pathlib import Path
 
-from .. import __version__, amx, cache, crossover, library, registration, runtime, switches
+from .. import (
+    __version__,
+    amx,
+    cache,
+    crossover,
+    gpu,
+    gpu_report,
+    library,
+    registration,
+    runtime,
+    switches,
+)
 from ..errors import OctetError
 
 HELP = "Check the installation: versions, instruction sets, switches, what is wrong and what to do."
@@ -19,10 +31,19 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="time again what auto follows on this machine: every kind of layer shown",
     )
+    parser.add_argument(
+        "--gpu-report",
+        metavar="FILE",
+        help="parity, crossover and benchmark of the GPU (minutes), into FILE to be sent back",
+    )
 
 
 def run(args) -> dict:
     """Everything there is to know, as a dictionary; "problems" and "advice" are sentences."""
+    if args.gpu_report:
+        path = Path(args.gpu_report)
+        quick = os.environ.get("OCTET_TEST_GPU_REPORT") == "quick"
+        return {"gpu_report": gpu_report.make(path, quick), "file": str(path)}
     problems, advice = [], []
     cpu, _ = runtime.cpu()
     result = {
@@ -39,7 +60,7 @@ def run(args) -> dict:
         "threads": len(os.sched_getaffinity(0)),
         "switches": switches.survey(),
         "cache": _cache(),
-        "gpu": "not in this version",
+        "gpu": _gpu(),
     }
     try:
         package = runtime.import_llama_cpp()
@@ -58,6 +79,8 @@ def run(args) -> dict:
         result["isa"] = backend.get("isa")
         result["isas"] = backend.get("isas", [])
         result["settings"] = backend.get("settings", {})
+        if backend.get("gpus"):
+            result["gpu"] = "; ".join(_gpu_line(device) for device in backend["gpus"])
         opened = registration.load().library
         if args.remeasure:
             for label, why in crossover.remeasure(opened).items():
@@ -92,11 +115,15 @@ def run(args) -> dict:
 
 def exit_code(result: dict) -> int:
     """1 if something failed; advice alone is no failure."""
+    if "gpu_report" in result:
+        return 0 if gpu_report.clean(result["gpu_report"]) else 1
     return 1 if result["problems"] else 0
 
 
 def render(result: dict) -> str:
     """For reading."""
+    if "gpu_report" in result:
+        return gpu_report.summary(result["gpu_report"], Path(result["file"]))
     of = result["llama_cpp_python"]
     found = of.get("imported") or of["installed"] or "not installed"
     good = "supported" if found in of["supported"] else "NOT supported"
@@ -152,6 +179,24 @@ def _crossovers(result: dict) -> str:
         f"{here} kinds of layers timed here" if here else "nothing timed yet: loading models does"
     )
     return text + (f"; {others} of another machine, version or setting" if others else "")
+
+
+def _gpu() -> str:
+    """Why no GPU is used, before the backend has been asked."""
+    if os.environ.get("OCTET_SYCL") == "0" or os.environ.get("OCTET_SYCL_FORCE") == "0":
+        return "off by OCTET_SYCL"
+    if not gpu.present():
+        return "none of Intel's is seen"
+    if gpu.prefix() is None:
+        return "an Intel GPU, but no SYCL: pip install 'llama-octet[sycl]'"
+    return "an Intel GPU, and SYCL; not used: see what the plugin says at load"
+
+
+def _gpu_line(device: dict) -> str:
+    return (
+        f"{device['name']}: {device['device']} ({device['architecture']}, driver "
+        f"{device['driver']}, {device['memory'] / 2**30:.1f} GiB)"
+    )
 
 
 def _installed() -> str | None:

@@ -1,7 +1,6 @@
 """Tests of the GPU's host side on a central processor: real SYCL, real launches, plain kernels."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -21,22 +20,19 @@ def pytest_collection_modifyitems(items):
         return
     skip = pytest.mark.skip(reason="intel-sycl-rt and intel-opencl-rt are not installed")
     for item in items:
-        if "driver" in getattr(item, "fixturenames", ()):
+        if "found" in getattr(item, "fixturenames", ()):
             item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory):
-    """The compiled driver, with OpenCL for central processors in reach."""
+def found(tmp_path_factory):
+    """What the package finds of SYCL, its driver compiled, for central processors."""
     from llama_octet import gpu
 
-    cache = tmp_path_factory.mktemp("driver")
-    os.environ["OCL_ICD_FILENAMES"] = str(gpu.prefix() / "lib/libintelocl.so")
-    before = os.environ.get("OCTET_CACHE_DIR")
-    os.environ["OCTET_CACHE_DIR"] = str(cache)
-    try:
-        return gpu.driver(gpu.prefix())
-    finally:
-        os.environ.pop("OCTET_CACHE_DIR")
-        if before is not None:
-            os.environ["OCTET_CACHE_DIR"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OCTET_CACHE_DIR", str(tmp_path_factory.mktemp("gpu")))
+        patch.setenv("OCTET_SYCL_DEVICE", "cpu")
+        patch.setenv("OCL_ICD_FILENAMES", str(gpu.prefix() / "lib/libintelocl.so"))
+        device, why = gpu.find()
+        assert device, why
+        yield device

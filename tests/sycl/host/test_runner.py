@@ -1,25 +1,20 @@
 """Expert layers on a SYCL device against the CPU engine, bit by bit."""
 
-import devices
 import kernels
 import numpy as np
 import pytest
 import reference
-from llama_octet import gpu
+from llama_octet.errors import OctetError
+from llama_octet.gpu_layers import Device
 from numpy.testing import assert_array_equal
 
 EXPERTS = 20  # more than a group of launches takes
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
-def device(driver, programs):
+def device(found):
     # Two tiles a thread throughout: fewer programs to compile.
-    return devices.Device(driver, gpu.sources(), programs, tiles=2)
+    return Device(found, cpu=True, tiles=2)
 
 
 def experts(name, n, k, seed, group=32):
@@ -42,7 +37,7 @@ def layer(device, gate_up, down, k, n_ff, n_out, group=32, rotation=0, merged=Fa
         blocks = [np.concatenate(blocks, axis=1)]
     options = {"scale_group": group, "rotation": rotation, "seed": 7}
     sides = []
-    for make in (kernels.Weight, lambda *a, **o: devices.Weight(device, *a, **o)):
+    for make in (kernels.Weight, device.weight):
         first = [make(gate_up, b, k, **options) for b in blocks]
         last = make(down, experts(down, n_out, n_ff, 3, group), n_ff, **options)
         sides.append((first[0], None if merged else first[1], last))
@@ -69,7 +64,7 @@ def test_codebook_chain(device, gate_up, down):
         x, ids, w = activations(tokens, 4, 512)
         expected = kernels.chain("scalar", *cpu, "swiglu", x, ids, w)
         assert np.isfinite(expected).all() and np.abs(expected).max() > 0
-        assert_array_equal(devices.chain(device, *there, "swiglu", x, ids, w), expected)
+        assert_array_equal(device.chain(*there, "swiglu", x, ids, w), expected)
 
 
 @pytest.mark.parametrize(
@@ -80,24 +75,24 @@ def test_int8_chain(device, group, k, n_ff, rotation):
     x, ids, w = activations(40, 3, k)
     expected = kernels.chain("scalar", *cpu, "geglu", x, ids, w)
     assert np.isfinite(expected).all() and np.abs(expected).max() > 0
-    assert_array_equal(devices.chain(device, *there, "geglu", x, ids, w), expected)
+    assert_array_equal(device.chain(*there, "geglu", x, ids, w), expected)
 
 
 def test_merged_gate_up(device):
     cpu, there = layer(device, "iq3_s", "iq4_nl", 256, 64, 32, merged=True)
     x, ids, w = activations(21, 2, 256)
     expected = kernels.chain("scalar", *cpu, "reglu", x, ids, w)
-    assert_array_equal(devices.chain(device, *there, "reglu", x, ids, w), expected)
+    assert_array_equal(device.chain(*there, "reglu", x, ids, w), expected)
 
 
 @pytest.mark.parametrize(("tiles", "work_groups"), [(0, True), (8, False)])
-def test_tiles_and_work_groups(driver, programs, tiles, work_groups):
-    device = devices.Device(driver, gpu.sources(), programs, tiles, work_groups)
+def test_tiles_and_work_groups(found, tiles, work_groups):
+    device = Device(found, cpu=True, tiles=tiles, work_groups=work_groups)
     cpu, there = layer(device, "iq3_s", "iq4_nl", 256, 32, 16)
     x, ids, w = activations(130, 2, 256)
     ids[:, 0] = 5  # 130 rows of one expert
     expected = kernels.chain("scalar", *cpu, "swiglu", x, ids, w)
-    assert_array_equal(devices.chain(device, *there, "swiglu", x, ids, w), expected)
+    assert_array_equal(device.chain(*there, "swiglu", x, ids, w), expected)
 
 
 def test_product_alone(device):
@@ -106,14 +101,14 @@ def test_product_alone(device):
         x, ids, _ = activations(15 * x_rows, 3, 256)
         x, ids = x.reshape(15, x_rows, 256), ids[:15]
         expected = kernels.multiply_by_expert("scalar", cpu, x, ids)
-        assert_array_equal(devices.multiply_by_expert(device, there, x, ids), expected)
+        assert_array_equal(device.multiply_by_expert(there, x, ids), expected)
 
 
 def test_values_that_are_not_finite(device):
     _, there = layer(device, "iq3_s", "iq4_nl", 256, 32, 16)
     x, ids, w = activations(6, 2, 256)
     x[:3, 17] = [np.nan, np.inf, -np.inf]
-    out = devices.chain(device, *there, "swiglu", x, ids, w)
+    out = device.chain(*there, "swiglu", x, ids, w)
     assert np.isnan(out[:3]).all() and np.isfinite(out[3:]).all()
 
 
@@ -134,7 +129,7 @@ def test_half_chain(device, gate_up, down):
             size = np.abs(gate[e]) @ np.abs(x[t]), np.abs(up[e]) @ np.abs(x[t])
             dh = 2.0**-10 * 1.1 * (size[0] * np.abs(b) + size[1] * np.abs(a)) + 2.0**-10 * np.abs(h)
             bound[t] += weight * (np.abs(last[e]) @ (dh + 2.0**-10 * np.abs(h)))
-    out = devices.chain(device, *there, "swiglu", x, ids, w, half=True)
+    out = device.chain(*there, "swiglu", x, ids, w, half=True)
     assert (np.abs(out - expected) <= bound + 1e-6).all()
     assert np.abs(out - expected).max() < 0.01 * np.abs(expected).max()
 
@@ -144,11 +139,11 @@ def test_id_that_is_no_expert(device):
     x, ids, w = activations(2, 2, 256)
     for wrong in (-1, EXPERTS):
         ids[1, 1] = wrong
-        with pytest.raises(devices.Failed, match="expert"):
-            devices.chain(device, *there, "swiglu", x, ids, w)
+        with pytest.raises(OctetError, match="expert"):
+            device.chain(*there, "swiglu", x, ids, w)
 
 
 def test_nothing_to_do(device):
     _, there = layer(device, "iq3_s", "iq4_nl", 256, 32, 16)
     x, ids, w = (a[:0] for a in activations(2, 2, 256))
-    assert devices.chain(device, *there, "swiglu", x, ids, w).shape == (0, 16)
+    assert device.chain(*there, "swiglu", x, ids, w).shape == (0, 16)

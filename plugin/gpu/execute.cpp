@@ -1,0 +1,80 @@
+#include "execute.h"
+
+#include "../backend/status.h"
+#include "choose.h"
+#include "weights.h"
+
+namespace octet {
+
+namespace {
+
+const gpu::OwnedWeight * weight_of(const Stored & s, const Graphics * g) {
+    return s.on_gpu && s.on_gpu->device == g ? s.on_gpu->weight.get() : nullptr;
+}
+
+void count(const char * what, const std::string & kinds, int64_t rows) {
+    if (rows > 0) status().counter(std::string(what) + kinds).add(rows);
+}
+
+// run(choose) until it goes through or nothing is left to try. A program that cannot be built closes one
+// kind of arithmetic; anything else closes the device.
+template <typename F>
+bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::string & kinds, F run) {
+    while (!g.off) {
+        const gpu::ChooseArithmetic choose = [&](double rows) {
+            const bool half = g.no_int8 || (!g.no_half && preferred(rows) == gpu::Arithmetic::half);
+            return half ? gpu::Arithmetic::half : gpu::Arithmetic::int8;
+        };
+        try {
+            const gpu::Ran ran = run(choose);
+            if (!ran.ok) return false;
+            count("sycl ", kinds, ran.int8_rows);
+            count("sycl half ", kinds, ran.half_rows);
+            return true;
+        } catch (const gpu::BuildError & why) {
+            (why.half ? g.no_half : g.no_int8) = true;
+            if (g.no_int8 && g.no_half) {
+                switch_off(g, why.what());
+            } else {
+                say(g.name + ": " + (why.half ? "int8 products instead of fp16: " : "fp16 products instead of int8: ") +
+                    why.what());
+            }
+        } catch (const gpu::Error & why) {
+            switch_off(g, why.what());
+        }
+    }
+    return false;
+}
+
+}  // namespace
+
+bool run_chain_on_gpu(const MatchedChain & m, const Chain & chain) {
+    if (!m.gate_weight->on_gpu) return false;
+    Graphics & g = *m.gate_weight->on_gpu->device;
+    const auto *gate = weight_of(*m.gate_weight, &g), *up = weight_of(*m.up_weight, &g),
+               *down = weight_of(*m.down_weight, &g);
+    if (g.off || !gate || !up || !down || chain.n_ff % 16 != 0) return false;
+    const std::string kinds = m.gate_weight->kind + ":" + m.down_weight->kind;
+    std::lock_guard<std::mutex> lock(g.gpu->mutex());
+    const gpu::ChooseArithmetic preferred = chooser(g, *m.gate_weight, *m.up_weight, *m.down_weight, chain);
+    return attempt(g, preferred, "chain " + kinds, [&](const gpu::ChooseArithmetic & choose) {
+        return g.runner->run_chain(chain, gate->view(), up->view(), down->view(), choose);
+    });
+}
+
+bool multiply_on_gpu(Stored & s, const RowsIn & x, int64_t x_rows_per_token, const Routing & routing, float * out,
+                     int64_t out_stride) {
+    if (!s.on_gpu) return false;
+    Graphics & g = *s.on_gpu->device;
+    const auto * w = weight_of(s, &g);
+    if (g.off || !w || out_stride != s.ne[1]) return false;
+    std::lock_guard<std::mutex> lock(g.gpu->mutex());
+    const gpu::ChooseArithmetic preferred = [&](double) {
+        return s.weight.float_products ? gpu::Arithmetic::half : gpu::Arithmetic::int8;
+    };
+    return attempt(g, preferred, "experts " + s.kind, [&](const gpu::ChooseArithmetic & choose) {
+        return g.runner->multiply(w->view(), x, x_rows_per_token, routing, out, choose);
+    });
+}
+
+}  // namespace octet

@@ -1,0 +1,171 @@
+"""A model's experts on a SYCL device: OpenCL's central processor takes a GPU's place.
+
+Everything but the device code is what a GPU gets: driver, programs compiled at run time, memory,
+launches. The arithmetic is exact, so what a fault leaves to the CPU changes no bit.
+"""
+
+import json
+
+import pytest
+from llama_octet import gpu
+
+WHERE = gpu.prefix()
+pytestmark = pytest.mark.skipif(
+    not (WHERE and (WHERE / "lib/libintelocl.so").is_file()),
+    reason="intel-sycl-rt and intel-opencl-rt are not installed",
+)
+
+# Reads a prompt in two batches, then generates; prints tokens, a digest of the last logits, status.
+GENERATE = """
+import ctypes, hashlib, json, os, sys
+import llama_octet
+n = int(os.environ.get("OCTET_TEST_PROMPT", 60))
+llm = llama_octet.Llama(sys.argv[1], n_ctx=256, n_batch=max(48, n - 12), n_threads=2, verbose=False)
+prompt = llm.tokenize(b"The Debian handbook says that packages are " * 12)[:n]
+tokens = []
+for token in llm.generate(prompt, temp=0):
+    tokens.append(token)
+    if len(tokens) == 4:
+        break
+logits = ctypes.cast(llm._ctx.get_logits(), ctypes.POINTER(ctypes.c_float * llm.n_vocab()))
+status = llama_octet.status()
+print(json.dumps({"tokens": tokens, "logits": hashlib.sha256(bytes(logits.contents)).hexdigest(),
+                  **{name: status[name] for name in ("kernels", "gpus", "tensors")}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def moe(convert, tiny_moe):
+    return convert(tiny_moe, "--int8", "none", "--experts", "iq3_xxs:q2_0")
+
+
+@pytest.fixture
+def generate(program, moe):
+    """Run GENERATE; its answer, and what the plugin said."""
+
+    def run(**env):
+        done = program(GENERATE, moe, **{"OCTET_MOE": 1, "OCTET_SYCL_DEVICE": "cpu", **env})
+        assert done.returncode == 0, done.stderr
+        said = [line for line in done.stderr.splitlines() if line.startswith("octet: ")]
+        return json.loads(done.stdout), said
+
+    return run
+
+
+@pytest.fixture
+def cpu_answer(generate, moe, known={}):  # noqa: B006
+    """What the CPU engine answers; computed once."""
+    if moe not in known:
+        answer, said = generate(OCTET_SYCL_DEVICE=None, OCTET_SYCL=0)
+        assert answer["gpus"] == [] and not any("SYCL" in line for line in said)
+        known[moe] = answer
+    return known[moe]
+
+
+def same(answer, expected):
+    assert answer["tokens"] == expected["tokens"]
+    assert answer["logits"] == expected["logits"]
+
+
+def test_generates_the_same_bits(generate, cpu_answer):
+    answer, said = generate()
+    same(answer, cpu_answer)
+    (chain,) = cpu_answer["kernels"]
+    assert answer["kernels"] == {f"sycl {chain}": cpu_answer["kernels"][chain]}
+    assert all(t["layout"] == "device" for t in answer["tensors"])
+    (device,) = answer["gpus"]
+    assert device["name"] == "OCTET-SYCL0" and not device["off"] and device["weight_bytes"] > 0
+    assert sum("OCTET-SYCL0" in line for line in said) == 1
+
+
+# Calls are counted from the first one of the process: 18 weights are allocated and copied at load.
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "count:1",
+        "open:1",
+        "allocate:3!",  # one weight of the first layers
+        "allocate:24",  # what the first layer computes in
+        "copy:21",
+        "launch:1",
+        "launch:40",
+        "wait:20",
+        "wait:27",
+    ],
+)
+def test_a_fault_changes_no_bit(generate, cpu_answer, fault):
+    answer, said = generate(OCTET_TEST_SYCL_FAULT=fault)
+    same(answer, cpu_answer)
+    assert sum("a fault for a test" in line for line in said) == 1, said
+    assert any(name.startswith("chain ") for name in answer["kernels"]), answer["kernels"]
+
+
+@pytest.mark.parametrize("fault", ["build:1", "kernel:1 load:1"])
+def test_without_programs(generate, cpu_answer, tmp_path, fault):
+    """Nothing can be compiled, or taken from it: int8 is given up, then fp16, and the device."""
+    answer, said = generate(OCTET_TEST_SYCL_FAULT=fault, OCTET_CACHE_DIR=tmp_path)
+    same(answer, cpu_answer)
+    assert sum("a fault for a test" in line for line in said) == 2, said
+
+
+def test_without_int8_programs(generate, cpu_answer, tmp_path):
+    """The float chain takes over: not the same bits, the same text."""
+    answer, _ = generate(OCTET_TEST_SYCL_FAULT="build:1!", OCTET_CACHE_DIR=tmp_path)
+    assert answer["tokens"] == cpu_answer["tokens"]
+    assert all(name.startswith("sycl half chain ") for name in answer["kernels"])
+
+
+def test_what_does_not_fit_stays_with_the_cpu(generate, cpu_answer):
+    layer = sum(t["bytes"] for t in generate()[0]["tensors"]) // 6
+    answer, said = generate(OCTET_TEST_SYCL_MEMORY=int(2.5 * layer))
+    same(answer, cpu_answer)
+    assert sum("no room" in line for line in said) == 1, said
+    where = [t["layout"] for t in answer["tensors"]]
+    assert where.count("device") == 6 and where.count("packed") == 12
+    assert len(answer["kernels"]) == 2
+
+
+def test_programs_are_kept_and_damaged_ones_rebuilt(generate, cpu_answer, tmp_path):
+    first = generate(OCTET_CACHE_DIR=tmp_path)[0]["gpus"][0]
+    kept = sorted(tmp_path.glob("gpu-program-*.bin"))
+    assert first["programs_cached"] == 0 and first["programs_built"] == len(kept) > 0
+    damaged = bytearray(kept[0].read_bytes())
+    damaged[-100] ^= 1
+    kept[0].write_bytes(damaged)
+    kept[1].write_bytes(kept[1].read_bytes()[:-50])
+    kept[2].write_bytes(b"")
+    answer, _ = generate(OCTET_CACHE_DIR=tmp_path)
+    same(answer, cpu_answer)
+    (second,) = answer["gpus"]
+    assert (second["programs_built"], second["programs_cached"]) == (3, len(kept) - 3)
+    assert generate(OCTET_CACHE_DIR=tmp_path)[0]["gpus"][0]["programs_built"] == 0
+
+
+def test_crossover_is_measured_once(generate, tmp_path):
+    """A prompt of many rows: int8 and fp16 are timed, and the faster one is taken."""
+    settings = {"OCTET_MOE": "auto", "OCTET_CACHE_DIR": tmp_path}
+    first, said = generate(**settings, OCTET_TEST_PROMPT=96)
+    assert sum("int8 against fp16" in line for line in said) == 1, said
+    again, said = generate(**settings, OCTET_TEST_PROMPT=96)
+    assert not any("int8 against fp16" in line for line in said), said
+    assert again["tokens"] == first["tokens"] and again["kernels"] == first["kernels"]
+
+
+def test_report(octet, tmp_path):
+    out = tmp_path / "report.json"
+    env = {"OCTET_SYCL_DEVICE": "cpu", "OCTET_TEST_GPU_REPORT": "quick"}
+    done = octet("doctor", "--gpu-report", out, **env)
+    assert done.returncode == 0, done.stderr
+    assert str(out) in done.stdout and "0 values differ" in done.stdout
+    (device,) = json.loads(out.read_text())["devices"]
+    assert device["architecture"] == "cpu" and device["failed"] == []
+    assert all(row["different"] == 0 < row["half_error"] < 0.05 for row in device["parity"])
+    assert device["parity"] and device["crossover"] and device["bench"]
+    again = octet("doctor", "--gpu-report", out, **env)
+    assert again.returncode == 1 and "exists" in again.stderr
+
+
+def test_report_without_a_gpu(octet, tmp_path):
+    done = octet("doctor", "--gpu-report", tmp_path / "report.json", OCTET_SYCL=0)
+    assert done.returncode == 1 and "no GPU" in done.stderr
+    assert not list(tmp_path.iterdir())
