@@ -155,7 +155,7 @@ def test_rows(glu, chunk, half):
     x[2, 7], x[3, 5], x[4, 6] = np.nan, np.inf, -np.inf
     x[5] *= np.float32(1e-37)  # scales and quotients of subnormals
     x[6] *= 40
-    # Quotients that are halves, and quotients next to a half, where a rounded reciprocal goes wrong.
+    # Quotients that are halves, and ones next to a half, where a rounded reciprocal goes wrong.
     halves = (rng.integers(-126, 126, (2, width)) + 0.5).astype(np.float32)
     for row, largest in ((7, np.float32(127 / 8)), (8, np.float32(9.37))):
         x[row, :width] = halves[row - 7] * (largest / np.float32(127))
