@@ -18,17 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from . import experts, ggml, int8, metadata, plan, rotation, writer
+from . import experts, ggml, metadata, plan, rotation, writer
 from .errors import OctetError, UsageError, shown
 from .imatrix import Importance
 from .reader import Model
-from .smoothing import FLOATS, Smoothing
+from .rounding import METHODS, Rounding
+from .smoothing import EXACT, FLOATS, Smoothing
 
 EXAMPLE = "octet convert model-f16.gguf model-int8.gguf --experts iq3_s:iq4_nl"
 _JOB_WEIGHTS = 1 << 20
 _SMALLEST_JOB = 1 << 17
 _COPY_BYTES = 8 << 20
-_CACHE_WEIGHTS = 1 << 16  # rows are rotated in parts that stay in a core's cache
 _FILE_TYPE_Q8_0 = 7  # of general.file_type
 
 
@@ -61,7 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"codebook types of the experts, of {', '.join(plan.CODEBOOKS)}, e.g. iq3_s:iq4_nl "
         "(default: int8 as the rest). Rows that do not fill a type's blocks get iq4_nl",
     )
-    add("--imatrix", metavar="FILE", help="importance matrix (GGUF) for codebook experts")
+    add(
+        *("--rotate-experts",),
+        default="0",
+        metavar="BLOCK",
+        help="auto|128|64|32|0: rotation block of codebook experts (default 0, not rotated)",
+    )
+    add(
+        *("--round",),
+        metavar="nearest|gptq",
+        default="nearest",
+        help="gptq: later columns make up for the rounding of earlier ones; needs an --imatrix "
+        "made with octet calibrate --gram (default nearest)",
+    )
+    add("--imatrix", metavar="FILE", help="importance matrix (GGUF): for codebook experts, gptq")
     add("--keep", metavar="PATTERN", help="weights that keep their type: name patterns")
     add("--seed", default="0", metavar="N", help="of the rotation signs, 0 to 65535 (default 0)")
     add("--strict", action="store_true", help="fail if a weight cannot get the wished type")
@@ -80,6 +93,8 @@ def options(args: argparse.Namespace) -> dict:
         rotate=args.rotate,
         scale_group=args.scale_group,
         experts=args.experts,
+        rotate_experts=args.rotate_experts,
+        rounding=args.round,
         imatrix=args.imatrix,
         keep=args.keep,
         seed=args.seed,
@@ -149,7 +164,7 @@ def _expert_types(text: str | None) -> tuple[str | None, str | None]:
 
 def planned(input, **options) -> list[plan.Step]:
     """What `convert` with these options would make of each tensor of `input`."""
-    named = ("int8", "rotate", "scale_group", "experts", "keep")
+    named = ("int8", "rotate", "scale_group", "experts", "rotate_experts", "keep")
     with Model(input) as model:
         return plan.build(model, _wishes(**{name: options[name] for name in named}))
 
@@ -162,7 +177,7 @@ def check_target(input, output, force: bool) -> None:
             raise OctetError(f"{input}: is already converted: give the model it was made from")
 
 
-def _wishes(int8, rotate, scale_group, experts, keep) -> plan.Wishes:
+def _wishes(int8, rotate, scale_group, experts, rotate_experts, keep) -> plan.Wishes:
     gate_up, down = _expert_types(experts)
     int8_patterns = _patterns(int8)
     if not int8_patterns:
@@ -174,7 +189,20 @@ def _wishes(int8, rotate, scale_group, experts, keep) -> plan.Wishes:
         scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32}),
         gate_up=gate_up,
         down=down,
+        rotate_experts=_choice("--rotate-experts", rotate_experts, rotation.WISHES),
     )
+
+
+def _check_rounding(method: str, imatrix, other_use: bool) -> None:
+    if method not in METHODS:
+        raise UsageError(f"--round {method}: must be one of {', '.join(METHODS)}")
+    if method == "gptq" and imatrix is None:
+        raise UsageError("--round gptq: needs an --imatrix made with octet calibrate --gram '*'")
+    if method == "nearest" and imatrix is not None and not other_use:
+        raise UsageError(
+            "--imatrix: is only used for codebook experts and by --round gptq: give --experts or "
+            "--round gptq too"
+        )
 
 
 # ---- converting ----------------------------------------------------------------------------
@@ -188,6 +216,8 @@ def convert(
     rotate="auto",
     scale_group="row",
     experts: str | None = None,
+    rotate_experts="0",
+    rounding: str = "nearest",
     smoothing: Smoothing | None = None,
     imatrix=None,
     keep: str | None = None,
@@ -199,16 +229,16 @@ def convert(
 ) -> dict:
     """Convert the GGUF file `input` into `output`; options as those of `octet convert`.
 
-    The same input and options give the same bytes. Returns what `octet convert --json` prints:
+    The same input and options give the same bytes (with gptq on the same machine: matrix products
+    of floats depend on it). Returns what `octet convert --json` prints:
     in, out, architecture, guard, seed, bytes_in, bytes_out, seconds, summary, notes, and tensors,
     a list of {name, shape, from, to, rotation, scale_group, note, missed, bytes_in, bytes_out}.
     Raises OctetError (UsageError for options that make no sense); then nothing is left behind.
     """
     started = time.monotonic()
-    wishes = _wishes(int8, rotate, scale_group, experts, keep)
+    wishes = _wishes(int8, rotate, scale_group, experts, rotate_experts, keep)
     seed = _seed(seed)
-    if imatrix is not None and experts is None and smoothing is None:
-        raise UsageError("--imatrix: is only used for codebook experts: give --experts too")
+    _check_rounding(rounding, imatrix, experts is not None or smoothing is not None)
     smoothing = smoothing or Smoothing()
     threads = threads or len(os.sched_getaffinity(0))
 
@@ -224,22 +254,23 @@ def convert(
         if strict:
             plan.check_strict(model, steps)
         weights = stack.enter_context(Importance(imatrix)) if imatrix is not None else None
-        importance, notes = _importance(weights, steps)
+        rounder = Rounding(rounding, weights, seed)
+        notes = rounder.notes(steps)
         if all(step.copy for step in steps):
             notes.append("no weight of this model changes type")
 
         octet = metadata.Octet(
             base_architecture=architecture,
-            tensors={s.tensor.name: (s.rotation, s.scale_group) for s in steps if s.to == "int8"},
+            tensors={s.tensor.name: (s.rotation, s.scale_group) for s in steps if s.listed},
             seed=seed,
             smoothing=smoothing.label,
             alpha=smoothing.alpha,
             tool=metadata.tool(),
         )
-        stack.enter_context(_stoppable())
+        stack.enter_context(stoppable())
         octet.source_sha256 = _sha256(model)
         entries = _entries(model, octet, steps)
-        size = _write(target, entries, steps, importance, seed, threads, progress)
+        size = _write(target, entries, steps, rounder, threads, progress)
 
     return {
         "in": os.fspath(input),
@@ -261,23 +292,23 @@ def convert(
 def write_float(input, output, smoothing: Smoothing, touched: Smoothing | None = None) -> None:
     """Write the model of `input` with a smoothing, but nothing rounded and nothing of ours in it.
 
-    Tensors that `touched` (default: the smoothing itself) changes become F32 if they are quantized;
-    with an empty smoothing that is the model to compare with.
+    Tensors that `touched` (default: the smoothing itself) changes become F32 if their type rounds
+    what a power of two does to it; with an empty smoothing that is the model to compare with.
     """
     touched = touched or smoothing
-    with Model(input) as model, _stoppable():
+    with Model(input) as model, stoppable():
         target = writer.check_target(os.fspath(output), False, [s.path for s in model.shards])
         steps = []
         for tensor in model.tensors.values():
             own = tensor.type.name
-            to = "f32" if touched.touches(tensor.name) and own not in FLOATS else own
+            to = "f32" if touched.touches(tensor.name) and own not in EXACT else own
             of = smoothing if smoothing.touches(tensor.name) else None
             steps.append(plan.Step(tensor, "other", to, smoothing=of))
         threads = len(os.sched_getaffinity(0))
-        _write(target, _entries(model, None, steps), steps, None, 0, threads, False)
+        _write(target, _entries(model, None, steps), steps, Rounding(), threads, False)
 
 
-def _write(target, entries, steps, importance, seed, threads, progress) -> int:
+def _write(target, entries, steps, rounder, threads, progress) -> int:
     head = writer.header(
         entries, [(s.tensor.name, s.tensor.shape, s.type.id, s.size) for s in steps]
     )
@@ -285,7 +316,7 @@ def _write(target, entries, steps, importance, seed, threads, progress) -> int:
     with writer.whole_file(target, size) as file, _bar(progress, size) as bar:
         file.write(head)
         bar.update(len(head))
-        _write_data(file, steps, importance, seed, threads, bar.update)
+        _write_data(file, steps, rounder, threads, bar.update)
     return size
 
 
@@ -309,7 +340,7 @@ def _summary(steps: list[plan.Step]) -> list[dict]:
     for step in steps:
         part = {"gate_up": "experts ", "down": "experts "}.get(step.role, "")
         change = f"{step.tensor.type.name} kept" if step.copy else step.to
-        if step.to == "int8":
+        if step.listed:
             change += f", rotated {step.rotation}" if step.rotation else ", not rotated"
         groups.setdefault(part + change, []).append(step)
     return [
@@ -321,31 +352,6 @@ def _summary(steps: list[plan.Step]) -> list[dict]:
         }
         for what, members in sorted(groups.items(), key=lambda g: -sum(s.size for s in g[1]))
     ]
-
-
-def _importance(weights: Importance | None, steps: list[plan.Step]):
-    """A function from step to importance, and notes on what the matrix does not know."""
-    notes: list[str] = []
-    if weights is None:
-        return (lambda step: None), notes
-    for step in steps:
-        if step.role in ("gate_up", "down") and not step.copy and step.to != "int8":
-            table, missing = weights.of(step.tensor)
-            name = shown(step.tensor.name)
-            if table is None:
-                notes.append(f"{name}: not in the importance matrix, rounded without")
-            elif missing:
-                experts = ", ".join(map(str, missing))
-                notes.append(f"{name}: no importance for expert {experts}: all columns alike")
-
-    def of(step):
-        # Read again when needed: keeping all of it would grow with the model.
-        table = weights.of(step.tensor)[0]
-        if table is None or step.smoothing is None:
-            return table
-        return step.smoothing.importance(step.tensor.name, table)
-
-    return of, notes
 
 
 def _entries(model: Model, octet: metadata.Octet | None, steps: list[plan.Step]) -> list[bytes]:
@@ -378,7 +384,7 @@ def _sha256(model: Model) -> str:
 # ---- the data ------------------------------------------------------------------------------
 
 
-def _write_data(file, steps, importance, seed, threads, wrote) -> None:
+def _write_data(file, steps, rounder, threads, wrote) -> None:
     """Run all jobs of all steps, a few ahead of the writer, and write their results in order."""
     pool = ThreadPoolExecutor(threads)
     try:
@@ -391,7 +397,7 @@ def _write_data(file, steps, importance, seed, threads, wrote) -> None:
 
         # Many threads get smaller jobs: what is in flight stays the same.
         weights = min(_JOB_WEIGHTS, max(_SMALLEST_JOB, 4 * _JOB_WEIGHTS // threads))
-        for job in _jobs(steps, importance, seed, weights):
+        for job in _jobs(steps, rounder, weights):
             ahead.append(pool.submit(*job))
             if len(ahead) > threads:
                 write_next()
@@ -401,7 +407,7 @@ def _write_data(file, steps, importance, seed, threads, wrote) -> None:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _jobs(steps, importance, seed, weights):
+def _jobs(steps, rounder, weights):
     """All work in the order of the file, as functions with arguments that return bytes."""
     for step in steps:
         tensor = step.tensor
@@ -414,16 +420,12 @@ def _jobs(steps, importance, seed, weights):
             for at in range(0, tensor.size, _COPY_BYTES):
                 size = min(_COPY_BYTES, tensor.size - at)
                 yield tensor.shard.read, tensor.start + at, size
-        elif step.to == "int8":
-            for part in parts:
-                yield _int8_rows, step, *part, seed
         elif step.to in FLOATS:
             for part in parts:
                 yield _float_rows, step, *part
         else:
-            table = importance(step)
             for expert, *part in experts.jobs(tensor, rows_per_job):
-                yield _codebook_rows, step, table, expert, *part
+                yield _rounded_rows, step, rounder, expert, *part
         if writer.padding(step.size):
             yield bytes, writer.padding(step.size)
 
@@ -454,23 +456,10 @@ def _refuse(step: plan.Step, error: ValueError) -> OctetError:
     )
 
 
-def _int8_rows(step: plan.Step, row: int, rows: int, seed: int) -> bytes:
-    weights = _floats(step, row, rows)
-    part = max(1, _CACHE_WEIGHTS // step.tensor.columns)
-    out = []
-    try:
-        for at in range(0, rows, part):
-            rotated = rotation.rotate(weights[at : at + part], step.rotation, seed)
-            out.append(int8.pack(*int8.quantize(rotated, step.scale_group)))
-    except ValueError as error:
-        raise _refuse(step, error) from None
-    return b"".join(out)
-
-
-def _codebook_rows(step: plan.Step, table, expert: int, row: int, rows: int) -> bytes:
+def _rounded_rows(step: plan.Step, rounder: Rounding, expert: int, row: int, rows: int) -> bytes:
     weights = _floats(step, row, rows)
     try:
-        return experts.quantize(step.type, weights.astype(np.float32), table, expert)
+        return rounder.rows(step, weights, expert)
     except ValueError as error:
         raise _refuse(step, error) from None
 
@@ -479,7 +468,7 @@ def _codebook_rows(step: plan.Step, table, expert: int, row: int, rows: int) -> 
 
 
 @contextlib.contextmanager
-def _stoppable():
+def stoppable():
     """Let a polite request to end (SIGTERM, SIGHUP) clean up first, like Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers

@@ -76,7 +76,12 @@ class Step:
     @property
     def rounded(self) -> bool:
         """Whether its weights become int8 or another type than they have."""
-        return self.to == "int8" or self.to != self.tensor.type.name
+        return self.listed or self.to != self.tensor.type.name
+
+    @property
+    def listed(self) -> bool:
+        """Whether the metadata must tell how to read it: it is int8 or rotated."""
+        return self.to == "int8" or self.rotation != 0
 
     @property
     def copy(self) -> bool:
@@ -104,6 +109,7 @@ class Wishes:
     scale_group: int = 0
     gate_up: str | None = None
     down: str | None = None
+    rotate_experts: int = 0  # block of codebook experts
 
 
 def role_of(name: str, shape: tuple[int, ...]) -> str:
@@ -177,7 +183,7 @@ def _step(tensor: Tensor, role: str, wishes: Wishes) -> Step:
             return Step(tensor, role, own, note=_why_not(name, ()) if role == "head" else "")
     if not tensor.type.readable:
         return Step(tensor, role, own, note=f"{own} cannot be decoded", missed=True)
-    return _codebook(tensor, role, codebook) if codebook else _int8(tensor, role, wishes)
+    return (_codebook if codebook else _int8)(tensor, role, wishes)
 
 
 def _int8(tensor: Tensor, role: str, wishes: Wishes) -> Step:
@@ -197,18 +203,20 @@ def _int8(tensor: Tensor, role: str, wishes: Wishes) -> Step:
     return Step(tensor, role, "int8", block, group, note)
 
 
-def _codebook(tensor: Tensor, role: str, wished: str) -> Step:
+def _codebook(tensor: Tensor, role: str, wishes: Wishes) -> Step:
     columns, own = tensor.columns, tensor.type.name
+    wished = wishes.gate_up if role == "gate_up" else wishes.down
+    block = rotation.block_for(columns, wishes.rotate_experts)
+    group = 32 if block else None
     for name in (wished, SMALL_BLOCKS):
-        block = ggml.type_by_name(name).block
-        if columns % block:
+        if columns % ggml.type_by_name(name).block:
             continue
         missed = name != wished
-        note = f"already {own}, copied" if name == own else ""
+        note = f"already {own}, copied" if name == own and not block else ""
         if missed:
             needs = ggml.type_by_name(wished).block
             note = f"rows of {columns} are not a multiple of {needs}: {name}, not {wished}"
-        return Step(tensor, role, name, note=note, missed=missed)
+        return Step(tensor, role, name, block, group, note, missed)
     note = f"rows of {columns} are not a multiple of 32: not {wished}"
     return Step(tensor, role, own, note=note, missed=True)
 

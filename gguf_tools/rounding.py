@@ -18,12 +18,12 @@ _CACHE_WEIGHTS = 1 << 16  # rows are rotated in parts that stay in a core's cach
 
 
 class Rounding:
-    """The rounding of one conversion. `weights` None: nothing is known, so to the nearest.
+    """The rounding of one conversion. `weights` None: nothing is known of inputs.
 
     `seed`: of the rotation signs.
     """
 
-    def __init__(self, method: str, weights: Importance | None, seed: int):
+    def __init__(self, method: str = "nearest", weights: Importance | None = None, seed: int = 0):
         """`method`: one of METHODS; gptq needs `weights` with gram matrices."""
         self.gptq = method == "gptq"
         self.weights, self.seed = weights, seed
@@ -41,14 +41,17 @@ class Rounding:
             if step.copy or not (self.gptq or self._weighs(step)):
                 continue
             name = shown(step.tensor.name)
-            table, missing = self.weights.of(step.tensor, step.rotation, self.seed)
-            if table is None:
+            known = self.weights.statistics(step.tensor)
+            gram = self.weights.has_gram(step.tensor)
+            if known is None:
                 found.append(f"{name}: not in the importance matrix, rounded without")
-            elif missing:
-                those = ", ".join(map(str, missing))
+            elif not known.seen.all():
+                those = ", ".join(map(str, np.flatnonzero(~known.seen)))
                 found.append(f"{name}: no importance for expert {those}: all columns alike")
-            elif self.gptq and not self.weights.has_gram(step.tensor):
+            elif self.gptq and not gram:
                 found.append(f"{name}: no gram matrix in the importance matrix: to the nearest")
+            elif step.rotation and _smoothed(step) and not gram:
+                found.append(f"{name}: rotated and smoothed, which needs --gram: all columns alike")
         return found
 
     def rows(self, step: Step, weights: np.ndarray, expert: int) -> bytes:
@@ -86,24 +89,47 @@ class Rounding:
             return cached(_Key(step), *more)
 
     def _table(self, key: "_Key") -> np.ndarray | None:
+        """Importance of the columns, f32 (experts, columns)."""
         step = key.step
-        return self.weights.of(step.tensor, step.rotation, self.seed)[0]
+        if not (step.rotation and _smoothed(step)):
+            table, _ = self.weights.of(step.tensor, step.rotation, self.seed)
+            if table is None or not _smoothed(step):
+                return table
+            return step.smoothing.importance(step.tensor.name, table)
+        count = step.tensor.shape[2] if len(step.tensor.shape) > 2 else 1
+        grams = [self._gram(step, expert) for expert in range(count)]
+        if any(gram is None for gram in grams):
+            return None
+        table = np.array([np.diagonal(gram) for gram in grams])
+        return np.where(table.any(axis=1, keepdims=True), table, 1).astype(np.float32)
+
+    def _gram(self, step: Step, expert: int) -> np.ndarray | None:
+        """Mean of x·xᵀ of what a rounded weight is multiplied with."""
+        gram = self.weights.gram(step.tensor, expert)
+        if gram is not None and _smoothed(step):
+            factors = step.smoothing.columns[step.tensor.name]
+            factors = factors[min(expert, len(factors) - 1)]
+            gram = gram / np.outer(factors, factors)
+        if gram is not None and step.rotation:
+            once = rotation.rotate(gram, step.rotation, self.seed)
+            gram = rotation.rotate(np.ascontiguousarray(once.T), step.rotation, self.seed)
+        return gram
 
     def _factor(self, key: "_Key", expert: int) -> np.ndarray | None:
         step = key.step
-        gram = self.weights.gram(step.tensor, expert)
-        if gram is None:
-            return None
-        if step.rotation:
-            once = rotation.rotate(gram, step.rotation, self.seed)
-            gram = rotation.rotate(once.T, step.rotation, self.seed)
+        gram = self._gram(step, expert)
         try:
-            return gptq.factor(gram)
+            return None if gram is None else gptq.factor(gram)
         except np.linalg.LinAlgError:
             raise OctetError(
-                f"{self.weights.model.path}: the gram matrix of {shown(step.tensor.name)} is none: "
-                "measure it again with octet calibrate --gram"
+                f"{self.weights.model.path}: the gram matrix of {shown(step.tensor.name)} cannot "
+                "be one: measure it again with octet calibrate --gram"
             ) from None
+
+
+def _smoothed(step: Step) -> bool:
+    """Whether the input of a step's product is another than the one that was measured."""
+    return step.smoothing is not None and step.tensor.name in step.smoothing.columns
 
 
 class _Key:

@@ -28,7 +28,8 @@ from .folds import NormFold, UpDownFold
 from .imatrix import Importance, Statistics
 from .reader import Tensor
 
-FLOATS = ("f32", "f16", "bf16")  # types that take a power of two without rounding
+FLOATS = ("f32", "f16", "bf16")
+EXACT = ("f32", "bf16")  # take any power of two without rounding: F16 soon has subnormals
 _WEIGHTS = 1 << 20  # that are read at once
 
 

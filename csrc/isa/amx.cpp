@@ -21,7 +21,7 @@
 namespace octet {
 namespace {
 
-// Below this a product by vpdpbusd, 5.5 cycles a row and group, is cheaper than a whole tile.
+// Below this a product by vpdpbusd, which decodes into registers and leaves no row idle, is cheaper than tiles.
 constexpr int kFewRows = 9;
 
 // The configuration of the tile registers of this thread, for as long as it lives. Whoever else uses tiles
@@ -235,24 +235,16 @@ void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
     }
 }
 
-void product_tiles(const Panel & w, const Tiles & x, int tiles, float * out) {
+// Rows of the last tile beyond `rows` are computed from whatever the tile holds.
+void product(const Panel & w, const Tiles & x, int rows, float * out) {
+    if (rows < kFewRows) return kAvx512VnniKernels.product(w, x, rows, out);
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
     if (is_short(w)) {
         return for_short(w, [&](auto bits, auto range) {
             product_short<decltype(bits)::value, decltype(range)::value>(w, x, tiles, out);
         });
     }
     activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out) : product_long<32>(w, x, tiles, out);
-}
-
-// Whole tiles, then the rest by whichever is cheaper. Rows of the last tile beyond `rows` are computed from
-// whatever the tile holds.
-void product(const Panel & w, const Tiles & x, int rows, float * out) {
-    const int rest = rows % kTileRows, whole = rows / kTileRows;
-    const int tiles = whole + (rest >= kFewRows);
-    if (tiles) product_tiles(w, x, tiles, out);
-    if (tiles == whole && rest) {
-        kAvx512VnniKernels.product(w, x.from(whole), rest, out + whole * kTileRows * kPanelRows);
-    }
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ constexpr int kLanes = 8;
 #else
 constexpr int kLanes = 4;
 #endif
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef float FloatLanes __attribute__((vector_size(4 * kLanes)));
+typedef int32_t IntLanes __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Int4 __attribute__((vector_size(16)));
 
 template <typename Vector>
@@ -101,7 +101,7 @@ inline Vector larger(const Vector & a, const Vector & b) {
     return a > b ? a : b;
 }
 
-inline int32_t largest_lane(const Ints & v) {
+inline int32_t largest_lane(const IntLanes & v) {
     Int4 part[kLanes / 4];
     std::memcpy(part, &v, sizeof v);
     Int4 m = part[0];
@@ -111,7 +111,7 @@ inline int32_t largest_lane(const Ints & v) {
     return largest;
 }
 
-inline int32_t sum_of_lanes(const Ints & v) {
+inline int32_t sum_of_lanes(const IntLanes & v) {
     Int4 part[kLanes / 4];
     std::memcpy(part, &v, sizeof v);
     Int4 m = part[0];
@@ -120,18 +120,18 @@ inline int32_t sum_of_lanes(const Ints & v) {
 }
 
 // 32 values onto the grid of `scale`, rounded half away from zero. sums[h] += those of 16 columns.
-inline void quantize_32(const float * x, float scale, int8_t * q, Ints sums[2]) {
+inline void quantize_32(const float * x, float scale, int8_t * q, IntLanes sums[2]) {
     int32_t t[32];
     for (int i = 0; i < 32; i += kLanes) {
-        Floats y;
+        FloatLanes y;
         std::memcpy(&y, x + i, sizeof y);
         y = y / scale;
         // A subnormal scale is rounded coarsely enough for |y| to pass 127.
-        y = y > 127.0f ? Floats{} + 127.0f : y;
-        y = y < -127.0f ? Floats{} - 127.0f : y;
-        Ints whole = __builtin_convertvector(y, Ints);                   // towards zero
-        const Floats rest = y - __builtin_convertvector(whole, Floats);  // exact
-        whole -= rest >= 0.5f;                                           // a comparison that holds is -1
+        y = y > 127.0f ? FloatLanes{} + 127.0f : y;
+        y = y < -127.0f ? FloatLanes{} - 127.0f : y;
+        IntLanes whole = __builtin_convertvector(y, IntLanes);                   // towards zero
+        const FloatLanes rest = y - __builtin_convertvector(whole, FloatLanes);  // exact
+        whole -= rest >= 0.5f;                                                   // a comparison that holds is -1
         whole += rest <= -0.5f;
         std::memcpy(t + i, &whole, sizeof whole);
         sums[i / 16] += whole;
@@ -144,9 +144,9 @@ inline void quantize(const float * x, const Layout & w, const Tile & tile, int r
     for (int64_t g = 0; g < w.k / group; ++g) {
         const float * xg = x + g * group;
         // Magnitudes of floats order as their bits do, and infinities and NaNs come last.
-        Ints magnitudes = {};
+        IntLanes magnitudes = {};
         for (int64_t j = 0; j < group; j += kLanes) {
-            Ints bits;
+            IntLanes bits;
             std::memcpy(&bits, xg + j, sizeof bits);
             magnitudes = larger(magnitudes, bits & 0x7fffffff);
         }
@@ -155,7 +155,7 @@ inline void quantize(const float * x, const Layout & w, const Tile & tile, int r
         if (amax_bits >= 0x7f800000) scale = __builtin_nanf("");
         tile.d[g * kTileRows + row] = scale;
         const bool zero = !(scale > 0.0f);
-        Ints sums[2] = {};
+        IntLanes sums[2] = {};
         for (int64_t j = 0; j < group; j += 32) {
             int8_t * q = tile_columns(tile, chunk, row, g * group + j);
             if (zero)

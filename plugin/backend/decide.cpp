@@ -72,7 +72,8 @@ Decision decide_listed(const Settings & s, const Model & model, const TensorFact
     d.rotation = facts.rotation;
     d.scale_group = facts.scale_group;
     d.path = Path::integer;
-    d.reason = facts.rotation ? "int8, rotated in blocks of " + std::to_string(facts.rotation) : "int8";
+    d.reason = format.code_bits == 8 ? "int8" : format.name;
+    if (facts.rotation) d.reason += ", rotated in blocks of " + std::to_string(facts.rotation);
     std::string why_not = filtered(s, name, ne);
     const Switch rule = format.code_bits == 8 ? s.w8a8 : s.moe;
     const char * variable = format.code_bits == 8 ? "OCTET_W8A8" : "OCTET_MOE";

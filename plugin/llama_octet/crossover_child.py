@@ -81,8 +81,10 @@ def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> li
     for i, rows in enumerate(ROWS):
         tokens = max(1, round(rows / what.rows_per_expert(1)))
         begin = time.monotonic()
-        # A pair takes at most as many times longer as there are more rows; one is not timed.
-        if last and begin + 2 * last[1] * rows / last[0] > deadline:
+        # A pair takes at most as many times longer as there are more rows; one is not timed. The
+        # first few numbers of rows are soon done on any machine that is not busy with other things.
+        soon = 2 * last[1] * rows / last[0] if len(samples) >= LEAST_SAMPLES else 0
+        if begin + soon > deadline:
             break
         with synthetic.Point(what, tokens, sides) as point:
             error = point.warm_up()
@@ -94,7 +96,7 @@ def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> li
         # The fastest of few: whatever else the machine does only ever adds to it.
         ours, stock = times.ours.least, times.stock.least
         samples.append([what.rows_per_expert(tokens), ours, stock])
-        last = rows, (times.ours.median + times.stock.median) / 1000
+        last = rows, (ours + stock) / 1000
     if len(samples) < LEAST_SAMPLES:
         raise OctetError(f"the time was enough for {len(samples)} of {len(ROWS)} batch sizes")
     return samples

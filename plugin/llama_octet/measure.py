@@ -53,10 +53,12 @@ class Yardstick:
 
     def kl(self, candidate: str) -> float:
         """Mean KL(model ‖ candidate) in nats; the candidate runs in the plugin."""
-        found = [
-            metrics.compare(control, logits, targets).kl
-            for control, logits, targets in self._pairs(_spec(candidate, stock=False))
-        ]
+        found = []
+        for control, logits, targets in self._pairs(_spec(candidate, stock=False)):
+            try:
+                found.append(metrics.compare(control, logits, targets).kl)
+            except OctetError as why:
+                raise OctetError(f"{candidate}: {why}") from None
         return float(np.concatenate(found).mean())
 
     def largest_difference(self, candidate: str) -> float:

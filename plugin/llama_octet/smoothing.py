@@ -17,6 +17,7 @@ from .gguf_tools.evaluate import inputs
 from .gguf_tools.imatrix import Importance
 from .gguf_tools.reader import Model
 from .gguf_tools.smoothing import (
+    EXACT,
     Magnitudes,
     Smoothing,
     Treatment,
@@ -89,6 +90,10 @@ def choose(args, options: dict, alpha: float | None) -> Choice:
         return _Search(args, options, alpha, folder, stack).run()
 
 
+class _NotPossible(OctetError):
+    """A method that this model does not allow."""
+
+
 class _Search:
     def __init__(self, args, options, alpha, folder, stack):
         self.args, self.options, self.alpha = args, options, alpha
@@ -156,11 +161,11 @@ class _Search:
         """The smoothing if its fold is right; nothing, with a note, if auto may go without."""
         try:
             if why:
-                raise OctetError(f"{self.args.input}: {why}")
+                raise _NotPossible(f"{self.args.input}: {why}")
             if smoothing.columns:
                 self._prove(smoothing)
             return smoothing
-        except OctetError as error:
+        except _NotPossible as error:
             if self.args.smooth != "auto":
                 raise
             self.choice.notes.append(f"no {method}: {error}")
@@ -171,8 +176,8 @@ class _Search:
         for known, found in self.proved:
             if known is smoothing:
                 return found
-        # Products with quantized weights round their input, each type in its own way: what any
-        # fold touches is F32 on both sides.
+        # Products with quantized or F16 weights round their input, each type in its own way: what
+        # any fold touches is F32 on both sides.
         everything = Smoothing(
             columns={t.name: None for fold in self.norms for t in fold.norm + fold.readers}
             | {t.name: None for fold in self.pairs for t in (fold.up, fold.down)}
@@ -183,7 +188,7 @@ class _Search:
                 text = self.folder / "text.txt"
                 text.write_text(PROOF_TEXT)
             tensors = self.model.tensors
-            if any(tensors[name].type.quantized for name in everything.columns):
+            if any(tensors[name].type.name not in EXACT for name in everything.columns):
                 plain = self.folder / "plain.gguf"
                 convert.write_float(self.args.input, plain, Smoothing(), everything)
             self.proof = self.stack.enter_context(
@@ -195,7 +200,7 @@ class _Search:
         smoothed.unlink()
         _say(f"{smoothing.label} in float: logits differ by {found:.2g} of the largest")
         if not found <= PROOF_LIMIT:
-            raise OctetError(
+            raise _NotPossible(
                 f"{self.args.input}: smoothing by {smoothing.label} changes the float model: "
                 f"logits differ by {found:.2g} of the largest, {PROOF_LIMIT:g} is allowed: this "
                 "model uses its norms or its FFN in another way; convert it with --smooth none"

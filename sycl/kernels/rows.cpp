@@ -51,15 +51,42 @@ ESIMD_INLINE Chunk glu(Chunk g, Chunk u) {
     return g * u;
 }
 
-// Stride kStride of the Walsh-Hadamard transform.
+// Stride kStride of the Walsh-Hadamard transform: v[j] becomes partner + v[j], or partner - v[j] where bit
+// kStride of j is set.
 template <int kStride>
 ESIMD_INLINE void butterfly(Chunk & v) {
     constexpr int kPairs = kChunk / (2 * kStride);
-    auto m = v.template bit_cast_view<float, kPairs, 2 * kStride>();
-    const simd<float, kChunk / 2> a = m.template select<kPairs, 1, kStride, 1>(0, 0);
-    const simd<float, kChunk / 2> b = m.template select<kPairs, 1, kStride, 1>(0, kStride);
-    m.template select<kPairs, 1, kStride, 1>(0, 0) = a + b;
-    m.template select<kPairs, 1, kStride, 1>(0, kStride) = a - b;
+    if constexpr (kStride >= 16) {
+        auto m = v.template bit_cast_view<float, kPairs, 2 * kStride>();
+        const simd<float, kChunk / 2> a = m.template select<kPairs, 1, kStride, 1>(0, 0);
+        const simd<float, kChunk / 2> b = m.template select<kPairs, 1, kStride, 1>(0, kStride);
+        m.template select<kPairs, 1, kStride, 1>(0, 0) = a + b;
+        m.template select<kPairs, 1, kStride, 1>(0, kStride) = a - b;
+    } else {
+        // Partners are in the same register. Floats cannot be moved between lanes at will, integers can.
+        Floats sign;
+#pragma unroll
+        for (int j = 0; j < 16; ++j) sign[j] = j & kStride ? -1.0f : 1.0f;
+        simd<uint32_t, kChunk> own = v.template bit_cast_view<uint32_t>(), other;
+        if constexpr (kStride <= 2) {
+            // Shorter regions are split; these are strided.
+#pragma unroll
+            for (int j = 0; j < 2 * kStride; ++j) {
+                other.template select<kPairs, 2 * kStride>(j) = own.template select<kPairs, 2 * kStride>(j ^ kStride);
+            }
+        } else {
+            auto from = own.template bit_cast_view<uint32_t, kPairs, 2 * kStride>();
+            auto to = other.template bit_cast_view<uint32_t, kPairs, 2 * kStride>();
+            to.template select<kPairs, 1, kStride, 1>(0, 0) = from.template select<kPairs, 1, kStride, 1>(0, kStride);
+            to.template select<kPairs, 1, kStride, 1>(0, kStride) = from.template select<kPairs, 1, kStride, 1>(0, 0);
+        }
+        Chunk partner = other.template bit_cast_view<float>();
+#pragma unroll
+        for (int i = 0; i < kChunk; i += 16) {
+            const Floats mine = v.template select<16, 1>(i), its = partner.template select<16, 1>(i);
+            v.template select<16, 1>(i) = fma<16>(mine, sign, its);
+        }
+    }
 }
 
 ESIMD_INLINE void rotate(Chunk & v, const float * signs, int rotation) {

@@ -81,8 +81,6 @@ def build(variant: Variant, compiler: Ocloc | None = None) -> Built:
             work = Path(scratch) / "work"
             work.mkdir()
             _compile(variant, compiler, work)
-            for stale in folder.parent.glob(f"{variant.name}-{'?' * 24}-*"):
-                shutil.rmtree(stale, ignore_errors=True)
             try:
                 work.rename(folder)
             except OSError:  # another process was faster

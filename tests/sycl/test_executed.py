@@ -155,7 +155,11 @@ def test_rows(glu, chunk, half):
     x[2, 7], x[3, 5], x[4, 6] = np.nan, np.inf, -np.inf
     x[5] *= np.float32(1e-37)  # scales and quotients of subnormals
     x[6] *= 40
-    x[7] = np.round(x[7]) + np.float32(0.5)
+    # Quotients that are halves, and ones next to a half, where a rounded reciprocal goes wrong.
+    halves = (rng.integers(-126, 126, (2, width)) + 0.5).astype(np.float32)
+    for row, largest in ((7, np.float32(127 / 8)), (8, np.float32(9.37))):
+        x[row, :width] = halves[row - 7] * (largest / np.float32(127))
+        x[row, :width:32] = largest
     source = np.array([3, 11, 1, 2, 4, 5, -1, -1, 6, 7, 8, 9, 10, 0, -1, 6], np.int32)
     for rotation in [r for r in (0, 32, 64, 128) if r <= chunk]:
         for group in {32, columns} | ({128} if chunk == 128 else set()):

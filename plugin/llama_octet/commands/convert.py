@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> dict:
     force = options.pop("force")
     convert.check_target(args.input, args.output, force)
     options.pop("progress")
-    choice = smoothing.choose(args, options, alpha)
+    with convert.stoppable():
+        choice = smoothing.choose(args, options, alpha)
     result = convert.run(args, smoothing=choice.smoothing)
     result["smoothing"] = choice.told()
     result["notes"] = choice.notes + result["notes"]
