@@ -2,11 +2,12 @@
 
 import html
 import json
-import math
 import os
+import re
 from pathlib import Path
 
 from ..errors import OctetError
+from . import plots
 
 
 def _columns(result: dict) -> list[tuple]:
@@ -72,7 +73,16 @@ def table(result: dict) -> str:
         for row in rows
     ]
     lines.append(f"{result['candidates'][0]['positions']} positions; {_read(result)}")
+    lines += [worst for c in result["candidates"] if (worst := _worst(c))]
     return "\n".join(lines)
+
+
+def _worst(candidate: dict) -> str | None:
+    """The products that lose most."""
+    if not candidate.get("layers"):
+        return None
+    some = ", ".join(f"{one['name']} {one['error']:.2%}" for one in candidate["layers"][:3])
+    return f"{candidate['file']}: largest errors of products: {some}"
 
 
 def _read(result: dict) -> str:
@@ -98,7 +108,6 @@ th:first-child, td:first-child { text-align: left }
 th { cursor: help }
 svg text { font: 12px sans-serif; fill: #444 }
 """
-_COLOURS = ("#1f6fb4", "#d95f02", "#1b9e77", "#b0288c", "#7a6a00", "#666666")
 
 
 def prepare(folder: str) -> None:
@@ -128,6 +137,7 @@ def page(result: dict) -> str:
         "<tr>" + "".join(f"<td>{html.escape(cell(c))}</td>" for _, _, cell in columns) + "</tr>\n"
         for c in result["candidates"]
     )
+    others = result["candidates"][1:]
     notes = "".join(f"<li><b>{html.escape(t)}</b>: {html.escape(e)}</li>" for t, e, _ in columns)
     return f"""<!doctype html>
 <meta charset="utf-8">
@@ -138,40 +148,54 @@ def page(result: dict) -> str:
 <table><tr>{head}</tr>
 {body}</table>
 <h2>KL divergence by share of positions</h2>
-{_plot(result["candidates"][1:])}
+{plots.lines(_shares(others), "share of positions", "KL")}
 <p>A point (80 %, 10⁻³) says that 80 % of the positions diverge by at most 0.001 nats.</p>
+{_more(others)}
 <h2>Columns</h2>
 <ul>{notes}</ul>
 """
 
 
-def _plot(candidates: list[dict]) -> str:
-    """Quantiles of the divergence, on a logarithmic scale."""
-    lowest, highest = -8, 1
-    width, height, left = 640, 320, 60
+def _shares(candidates: list[dict]) -> dict[str, list]:
+    return {
+        c["file"]: [(100 * i / (len(c["quantiles"]) - 1), v) for i, v in enumerate(c["quantiles"])]
+        for c in candidates
+    }
 
-    def place(share: float, value: float) -> str:
-        power = min(max(math.log10(max(value, 1e-300)), lowest), highest)
-        y = height * (highest - power) / (highest - lowest)
-        return f"{left + width * share:.1f},{10 + y:.1f}"
 
+def _more(candidates: list[dict]) -> str:
+    """The plots of what was asked for."""
     parts = []
-    for power in range(lowest, highest + 1):
-        x, y = place(0, 10.0**power).split(",")
-        parts.append(f'<path d="M{x} {y}h{width}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 8}" y="{float(y) + 4}" text-anchor="end">1e{power}</text>')
-    for share in (0, 0.2, 0.4, 0.6, 0.8, 1):
-        x = left + width * share
-        parts.append(f'<text x="{x}" y="{height + 28}" text-anchor="middle">{share:.0%}</text>')
-    for number, candidate in enumerate(candidates):
-        colour = _COLOURS[number % len(_COLOURS)]
-        values = candidate["quantiles"]
-        points = " ".join(place(i / (len(values) - 1), v) for i, v in enumerate(values))
+    if any(c["by_position"] for c in candidates):
+        series = {c["file"]: [tuple(p) for p in c["by_position"]] for c in candidates}
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            "<h2>KL divergence by position</h2>"
+            + plots.lines(series, "tokens before it in its chunk", "mean KL")
+            + "<p>Whether errors grow as the context does.</p>"
         )
-        y = height + 52 + 18 * number
-        parts.append(f'<path d="M{left} {y - 4}h20" stroke="{colour}" stroke-width="3"/>')
-        parts.append(f'<text x="{left + 28}" y="{y}">{html.escape(candidate["file"])}</text>')
-    total = height + 60 + 18 * len(candidates)
-    return f'<svg width="{left + width + 20}" height="{total}">{"".join(parts)}</svg>'
+    with_layers = [c for c in candidates if c.get("layers")]
+    if with_layers:
+        order = sorted({one["name"] for c in with_layers for one in c["layers"]}, key=_natural)
+        place = {name: float(i) for i, name in enumerate(order)}
+        series = {
+            c["file"]: [(place[o["name"]], o["error"], o["name"]) for o in c["layers"]]
+            for c in with_layers
+        }
+        worst = "".join(f"<li>{html.escape(_worst(c))}</li>" for c in with_layers)
+        parts.append(
+            "<h2>Error of each product alone</h2>"
+            + plots.dots(series, "weights, in the order of their names", "relative output error")
+            + f"<p>Given the control's inputs; names where the pointer rests.</p><ul>{worst}</ul>"
+        )
+    series = {c["file"]: [(c["gen_tps"], c["kl"]["mean"], c["file"])] for c in candidates}
+    parts.append(
+        "<h2>Speed against fidelity</h2>"
+        + plots.dots(series, "tokens generated per second", "mean KL")
+        + "<p>Right and low is better.</p>"
+    )
+    return "\n".join(parts)
+
+
+def _natural(name: str) -> list:
+    """blk.2 before blk.10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

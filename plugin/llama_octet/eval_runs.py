@@ -66,6 +66,26 @@ def parse_spec(text: str, stock: bool) -> Spec:
     return spec
 
 
+def sample_inputs(spec: Spec, text: str, out, tokens: int, threads: int) -> None:
+    """Keep what every product of a model is fed; see layer_inputs. In a process of its own."""
+    part = f"{out}.part.npz"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "llama_octet.layer_inputs", spec.path, text, part),
+            *(str(tokens), str(threads)),
+        ],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **spec.environment},
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise OctetError(f"{spec.text}: {one_line(last[0])}")
+    os.replace(part, out)
+
+
 def _shared(held: list[int], item: Item) -> int:
     """How many of an item's tokens, from its first on, need not be fed after `held`."""
     both = zip(held, item.tokens[: item.first], strict=False)

@@ -75,6 +75,7 @@ class Report:
     dpas: int
     instructions: int
     cycles: int  # of the vector pipes if every instruction ran once
+    rotation_cycles: int  # the part of it in blocks that rotate rows
     fma_lanes: int  # of mad with float operands
     denormals: bool  # kept, for fp16 and f32
     loop: Loop | None
@@ -105,6 +106,11 @@ def parse(assembly: str) -> list[tuple[str | None, list[Instruction]]]:
         if found["op"].startswith(("jmpi", "goto", "while")):
             blocks.append((None, []))
     return [b for b in blocks if b[1] or b[0]]
+
+
+def _rotates(block: list[Instruction]) -> bool:
+    """Butterflies inside of registers are 16 lanes wide, and come by the dozen."""
+    return sum(x.op == "mad" and x.width == 16 and x.kind == "float" for x in block) >= 12
 
 
 def _inner_loop(blocks) -> list[list[Instruction]] | None:
@@ -171,6 +177,7 @@ def report(assembly: str, info: str, block_steps: int = 1, steps: int = 1) -> Re
         dpas=sum(x.op.startswith("dpas") for x in code),
         instructions=len(code),
         cycles=sum(x.cycles for x in code),
+        rotation_cycles=sum(sum(x.cycles for x in b) for _, b in blocks if _rotates(b)),
         fma_lanes=sum(x.width for x in code if x.op == "mad" and x.kind == "float"),
         # Bit 7 keeps denormals of f32, bit 10 those of fp16.
         denormals=bool(control) and control[0] & 0x480 == 0x480,

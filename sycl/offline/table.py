@@ -1,7 +1,6 @@
 """The table of all compiled variants, and what must hold for each of them."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from .assembly import Report, report
 from .build import DEVICES, Built
@@ -46,10 +45,11 @@ def as_data(built: Iterable[Built]) -> list[dict]:
     out = []
     for b in built:
         for device in DEVICES:
-            entry = asdict(read(b, device))
-            if entry["loop"]:
-                messages = entry["loop"]["messages"]
-                entry["loop"]["messages"] = {f"{m} x{w}": n for (m, w), n in messages.items()}
+            r = read(b, device)
+            entry = dict(vars(r))
+            if r.loop:
+                messages = {f"{m} x{w}": n for (m, w), n in r.loop.messages.items()}
+                entry["loop"] = vars(r.loop) | {"messages": messages}
             out.append({"kernel": b.variant.name, "device": device} | entry)
             out[-1]["faults"] = faults(b, device)
     return out

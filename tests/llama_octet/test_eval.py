@@ -55,7 +55,7 @@ def test_everything_at_once(octet_json, convert, control, text, questions, tmp_p
         *("eval", control, rotated, f"{plain}@stock", f"{rotated}@OCTET_W8A8=0"),
         *("--text", text, "--positions", 100, "--chunk", 40),
         *("--mmlu", questions, "--prompts", prompts, "--continue", 8),
-        *("--report", tmp_path / "report", "--threads", 1, "--repeats", 2),
+        *("--report", tmp_path / "report", "--threads", 1, "--repeats", 2, "--layers", text),
     )
     itself, ours, stock, floats = result["candidates"]
     assert result["control"] == itself["file"] == str(control)
@@ -88,7 +88,16 @@ def test_everything_at_once(octet_json, convert, control, text, questions, tmp_p
     # Only the weights were rounded here, there the activations too.
     assert floats["kl"]["mean"] < ours["kl"]["mean"]
 
+    # Each product alone: rounding inputs too costs more than rounding the weights only, and the
+    # rotation costs less than none.
+    assert itself["layers"] is None
+    alone = [{o["name"]: o["error"] for o in one["layers"]} for one in (ours, stock, floats)]
+    assert all("blk.0.ffn_down.weight" in one and len(one) == 7 for one in alone)
+    for name, error in alone[0].items():
+        assert 0 < alone[2][name] < error < 0.05
+
     page = (tmp_path / "report" / "eval.html").read_text()
+    assert page.count("<svg") == 4 and "blk.0.ffn_down.weight" in page
     assert "<svg" in page and str(rotated) in page and "http" not in page
     kept = json.loads((tmp_path / "report" / "eval.json").read_text())
     assert kept["candidates"][1]["kl"] == ours["kl"]

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> dict:
 
     package = runtime.import_llama_cpp()
     collector = Collector(package, shapes, block, args.seed, gram)
-    chunks, tokens = _feed(package, args, text, collector)
+    chunks, tokens = feed(package, args, text, collector)
     contents = imatrix.Contents(
         datasets=[Path(args.text).name],
         chunks=chunks,
@@ -138,7 +138,7 @@ def render(result: dict) -> str:
     return "\n".join(lines)
 
 
-def _feed(package, args, text: str, collector: Collector) -> tuple[int, int]:
+def feed(package, args, text: str, collector: Collector) -> tuple[int, int]:
     """The text through the model; how many chunks and tokens it was."""
     from llama_cpp import _internals
     from tqdm import tqdm

@@ -15,9 +15,18 @@ import numpy as np
 
 from .. import eval_store, header
 from ..errors import OctetError, UsageError
-from ..eval_runs import LOGIT_BYTES, PROBE_PROMPT, PROBE_TOKENS, REPEATS, Run, Spec, parse_spec
+from ..eval_runs import (
+    LOGIT_BYTES,
+    PROBE_PROMPT,
+    PROBE_TOKENS,
+    REPEATS,
+    Run,
+    Spec,
+    parse_spec,
+    sample_inputs,
+)
 from ..eval_store import Store
-from ..gguf_tools.evaluate import inputs, metrics, report
+from ..gguf_tools.evaluate import inputs, layers, metrics, report
 from ..gguf_tools.evaluate.inputs import Item
 from ..gguf_tools.reader import Model
 from .run import _whole
@@ -33,6 +42,9 @@ KL(control || candidate) in nats, over the whole vocabulary, at every compared p
   --text     chunks of --chunk tokens, each begun anew; all but the first --skip positions
   --prompts  the last token of each prompt (first-token KL), and the control's greedy continuation
   --mmlu     where the answer is due; these positions are in `kl` only if nothing else is asked for
+  --layers   the error of each product alone, on --layer-tokens of a text, given the control's
+             inputs: which weights lose most
+
 The control is run twice and must agree with itself to the last bit. Speeds are medians of
 --repeats prompts of 512 tokens and of 32 tokens generated after each; from 6 on, the smallest and
 the largest are an interval for them. Intervals (95 %) of KL and flips are by bootstrap.
@@ -55,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mmlu", metavar="FILE", help="multiple-choice questions (JSON: samples, each with")
     parser._actions[-1].help += " prompt, options, input_label)"
     add("--prompts", metavar="FILE", help="prompts: one per line, or a JSON list")
+    add("--layers", metavar="FILE", help="a text for the error of each product (calibration text)")
     add("--report", metavar="DIR", help="write eval.html and eval.json into this folder")
     whole = {"metavar": "N", "type": _whole("a number", 1)}
     add("--positions", **whole, default=2000, help="compared in --text at most (%(default)s)")
@@ -67,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="positions of each chunk that only give context (%(default)s)",
     )
     add("--continue", dest="length", **whole, default=32, help="tokens after each prompt (32)")
+    add("--layer-tokens", **whole, default=256, help="of --layers (%(default)s)")
     add("--repeats", **whole, default=REPEATS, help="speed measurements of each (%(default)s)")
     cpus = len(os.sched_getaffinity(0))
     add("--threads", **whole, default=cpus, help="CPU threads (all: %(default)s)")
@@ -88,11 +102,11 @@ def run(args: argparse.Namespace) -> dict:
     _check_inputs(args)
     if args.report:
         report.prepare(args.report)
-    inputs_of = [args.text, args.mmlu, args.prompts]
+    inputs_of = [args.text, args.mmlu, args.prompts, args.layers]
     key = eval_store.key_of(
         *(1, control.text, eval_store.stamp(control.path), control.environment, _switches()),
         [path and eval_store.stamp(path) for path in inputs_of],
-        [args.positions, args.chunk, args.skip, args.length, args.threads],
+        [args.positions, args.chunk, args.skip, args.length, args.threads, args.layer_tokens],
     )
     store = Store(key)
     try:
@@ -114,6 +128,7 @@ def run(args: argparse.Namespace) -> dict:
             "chunk": args.chunk,
             "skip": args.skip,
             "continue": args.length,
+            "layers": args.layers,
             "threads": args.threads,
             "vocabulary": plan.vocab,
         },
@@ -130,6 +145,12 @@ def _all(store: Store, specs: list[Spec], args) -> tuple[list[dict], "_Plan"]:
     """The results of all models, the control's first, and what they were compared on."""
     _check_memory(specs[0], 0)
     plan = _reference(store, specs[0], args)
+    samples = None
+    if args.layers:
+        path = store.folder / "layers.npz"
+        if not path.exists():
+            sample_inputs(specs[0], args.layers, path, args.layer_tokens, args.threads)
+        samples = np.load(path)
     results = []
     for number, spec in enumerate(specs):
         library = Path(__file__).parents[1] / "libggml-octet.so"
@@ -141,6 +162,7 @@ def _all(store: Store, specs: list[Spec], args) -> tuple[list[dict], "_Plan"]:
         if not found:
             _check_memory(spec, plan.vocab)
             found = _candidate(store, name, spec, plan, args)
+            found["layers"] = _layers(specs[0], spec, samples) if samples and number else None
             store.save_result(name, found)
         results.append(found)
         if number == 0:
@@ -148,6 +170,12 @@ def _all(store: Store, specs: list[Spec], args) -> tuple[list[dict], "_Plan"]:
         if sys.stderr.isatty():
             print(f"octet: {spec.text}: {report.line(found)}", file=sys.stderr)
     return results, plan
+
+
+def _layers(control: Spec, spec: Spec, samples) -> list[dict] | None:
+    rounds = spec.stock or spec.environment.get("OCTET_W8A8") != "0"
+    with Model(control.path) as before, Model(spec.path) as after:
+        return layers.errors(before, after, samples, rounds)
 
 
 def _switches() -> dict:
@@ -166,6 +194,7 @@ def _check_inputs(args) -> None:
     for path, read in (
         (args.text, inputs.read_text),
         (args.prompts, inputs.read_prompts),
+        (args.layers, inputs.read_text),
         (args.mmlu, inputs.read_questions),
     ):
         if path:
