@@ -269,7 +269,7 @@ def multiply_by_expert(isa: str, weight: Weight, x, ids, threads=1) -> np.ndarra
 
 
 def chain_arguments(gate, up, down, op, x, ids, weights):
-    """The struct of a chain, its output, and what has to live as long; `up` None: merged into gate."""
+    """The struct of a chain, its output, and what has to live as long as both."""
     x, weights = _f32(x), _f32(weights)
     ids = np.ascontiguousarray(ids, np.int32)
     out = np.empty((len(x), down.n), np.float32)
