@@ -16,13 +16,29 @@ void count(const char * what, const std::string & kinds, int64_t rows) {
     if (rows > 0) status().counter(std::string(what) + kinds).add(rows);
 }
 
+// What was enqueued before a failure must be over before its memory is used again.
+void settle(Graphics & g) {
+    try {
+        g.gpu->wait();
+    } catch (const gpu::Error & why) {
+        switch_off(g, why.what());
+    }
+}
+
+void close_half(Graphics & g, const std::string & why) {
+    g.no_half = true;
+    say(g.name + ": int8 products instead of fp16: " + why);
+}
+
 // run(choose) until it goes through or nothing is left to try. A program that cannot be built closes one
-// kind of arithmetic; anything else closes the device.
+// kind of arithmetic, and so does a lack of memory fp16, which needs more; anything else closes the device.
 template <typename F>
 bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::string & kinds, F run) {
     while (!g.off) {
+        bool half_asked = false;
         const gpu::ChooseArithmetic choose = [&](double rows) {
             const bool half = g.no_int8 || (!g.no_half && preferred(rows) == gpu::Arithmetic::half);
+            half_asked |= half;
             return half ? gpu::Arithmetic::half : gpu::Arithmetic::int8;
         };
         try {
@@ -32,13 +48,21 @@ bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::s
             count("sycl half ", kinds, ran.half_rows);
             return true;
         } catch (const gpu::BuildError & why) {
-            (why.half ? g.no_half : g.no_int8) = true;
-            if (g.no_int8 && g.no_half) {
+            if (why.half ? g.no_int8 : g.no_half) {
                 switch_off(g, why.what());
+            } else if (why.half) {
+                close_half(g, why.what());
             } else {
-                say(g.name + ": " + (why.half ? "int8 products instead of fp16: " : "fp16 products instead of int8: ") +
-                    why.what());
+                g.no_int8 = true;
+                say(g.name + ": fp16 products instead of int8: " + why.what());
             }
+            settle(g);
+        } catch (const gpu::MemoryError & why) {
+            if (half_asked && !g.no_int8)
+                close_half(g, why.what());
+            else
+                switch_off(g, why.what());
+            settle(g);
         } catch (const gpu::Error & why) {
             switch_off(g, why.what());
         }

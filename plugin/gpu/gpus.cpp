@@ -83,20 +83,19 @@ void use_gpus(const std::string & driver, const std::string & sources, const std
 void open_gpus(const Settings & s) {
     if (s.sycl == Switch::off || s.sycl_hidden) return;
     const bool wanted = s.sycl == Switch::on || s.sycl_cpu;
-    std::string why = told.why_not;
+    std::string why = told.why_not, unfit;
     if (!told.driver.empty()) {
         try {
             why = gpu::open_driver(told.driver);
             const std::vector<octet_gpu_info> all =
                 why.empty() ? gpu::list_devices(s.sycl_cpu) : std::vector<octet_gpu_info>();
             for (size_t i = 0; i < all.size() && (i == 0 || !s.sycl_cpu); ++i) {
-                const std::string unfit = unsuitable(s, all[i]);
-                if (unfit.empty())
+                const std::string not_this = unsuitable(s, all[i]);
+                if (not_this.empty())
                     open_one(s, int(i));
                 else
-                    why += (why.empty() ? "" : "; ") + std::string(all[i].name) + ": " + unfit;
+                    unfit += (unfit.empty() ? "" : "; ") + std::string(all[i].name) + ": " + not_this;
             }
-            if (all.empty() && why.empty()) why = "the SYCL runtime finds none";
         } catch (const gpu::Error & error) {
             why = error.what();
         }
@@ -107,7 +106,9 @@ void open_gpus(const Settings & s) {
             for (const auto & g : list()) g->off = true;
         });
     }
-    if (list().empty() && (wanted || !told.driver.empty()) && !why.empty()) say("no GPU is used: " + why);
+    // With `auto` an ordinary machine without such a card is nothing to speak of.
+    if (wanted && why.empty()) why = unfit.empty() ? "the SYCL runtime finds none" : unfit;
+    if (list().empty() && !why.empty()) say("no GPU is used: " + why);
 }
 
 const std::vector<std::unique_ptr<Graphics>> & gpus() { return list(); }

@@ -25,7 +25,9 @@ class _Options(ctypes.Structure):
     )
 
 
-class _Spec(ctypes.Structure):
+class Spec(ctypes.Structure):
+    """octet_kernel_weight_spec of octet/c_api.h."""
+
     _fields_ = (
         ("format", c_char_p),
         ("n_experts", c_int64),
@@ -41,7 +43,9 @@ class _Spec(ctypes.Structure):
     )
 
 
-class _Chain(ctypes.Structure):
+class Chain(ctypes.Structure):
+    """octet_kernel_chain of octet/c_api.h."""
+
     _fields_ = (
         ("gate", c_void_p),
         ("up", c_void_p),
@@ -96,7 +100,7 @@ class Place:
     def weight(self, name: str, blocks, k: int, scale_group=32, rotation=0, seed=0) -> "Weight":
         """A weight of file blocks (experts, n, bytes); scale_group as in docs/format.md."""
         blocks = np.ascontiguousarray(blocks, np.uint8)
-        spec = _Spec(
+        spec = Spec(
             format=name.encode(),
             n_experts=blocks.shape[0],
             n=blocks.shape[1],
@@ -119,7 +123,7 @@ class Place:
         x, weights = (np.ascontiguousarray(a, np.float32) for a in (x, weights))
         ids = np.ascontiguousarray(ids, np.int32)
         out = np.empty((len(x), down.n), np.float32)
-        arguments = _Chain(
+        arguments = Chain(
             gate=gate.handle,
             up=up.handle if up else None,
             down=down.handle,

@@ -91,14 +91,14 @@ uint64_t Gpu::free_memory() const {
 Memory Gpu::device_memory(size_t bytes) {
     bytes = bytes ? bytes : 1;
     void * data = opened->allocate(queue_, bytes, 0);
-    if (!data) fail("allocating " + megabytes(bytes) + " of device memory");
+    if (!data) throw MemoryError(failure("allocating " + megabytes(bytes) + " of device memory"));
     return {queue_, data, bytes};
 }
 
 Memory Gpu::host_memory(size_t bytes) {
     bytes = bytes ? bytes : 1;
     void * data = opened->allocate(queue_, bytes, 1);
-    if (!data) fail("allocating " + megabytes(bytes) + " of host memory");
+    if (!data) throw MemoryError(failure("allocating " + megabytes(bytes) + " of host memory"));
     return {queue_, data, bytes};
 }
 

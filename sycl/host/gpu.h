@@ -21,6 +21,11 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// There was no memory for something.
+struct MemoryError : Error {
+    using Error::Error;
+};
+
 // A program cannot be had; the device itself is well.
 struct BuildError : Error {
     BuildError(const std::string & what, bool of_half) : Error(what), half(of_half) {}

@@ -6,6 +6,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int8, c_int32, c_int64, 
 import llama_cpp  # noqa: F401  (the library wants the runtime's ggml in the process first)
 import numpy as np
 from llama_octet import library
+from llama_octet.gpu_layers import Chain, Spec
 
 # Every instruction set of the project. Those that this machine lacks are skipped by name.
 ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm")
@@ -16,37 +17,6 @@ _lib.octet_kernel_weight_new.restype = c_void_p
 _lib.octet_kernel_weight_free.argtypes = [c_void_p]
 _lib.octet_kernel_weight_bytes.argtypes = [c_void_p]
 _lib.octet_kernel_weight_bytes.restype = c_size_t
-
-
-class _Spec(ctypes.Structure):
-    _fields_ = (
-        ("format", c_char_p),
-        ("n_experts", c_int64),
-        ("n", c_int64),
-        ("k", c_int64),
-        ("scale_group", c_int32),
-        ("packed", c_int32),
-        ("rotation", c_int32),
-        ("seed", c_int32),
-        ("float_products", c_int32),
-        ("blocks", c_void_p),
-        ("bytes", c_size_t),
-    )
-
-
-class _Chain(ctypes.Structure):
-    _fields_ = (
-        ("gate", c_void_p),
-        ("up", c_void_p),
-        ("down", c_void_p),
-        ("glu", c_char_p),
-        ("n_tokens", c_int64),
-        ("n_used", c_int64),
-        ("x", c_void_p),
-        ("ids", c_void_p),
-        ("weights", c_void_p),
-        ("out", c_void_p),
-    )
 
 
 class Refused(Exception):
@@ -175,7 +145,7 @@ class Weight:
         self._blocks = np.ascontiguousarray(blocks, np.uint8)  # in use if it is not packed
         experts = self._blocks.reshape(-1, *self._blocks.shape[-2:])
         self.n, self.k = experts.shape[1], k
-        spec = _Spec(
+        spec = Spec(
             format=name.encode(),
             n_experts=len(experts),
             n=self.n,
@@ -273,7 +243,7 @@ def chain_arguments(gate, up, down, op, x, ids, weights):
     x, weights = _f32(x), _f32(weights)
     ids = np.ascontiguousarray(ids, np.int32)
     out = np.empty((len(x), down.n), np.float32)
-    arguments = _Chain(
+    arguments = Chain(
         gate=gate.handle,
         up=up.handle if up else None,
         down=down.handle,

@@ -9,11 +9,13 @@ import json
 import pytest
 from llama_octet import gpu
 
-WHERE = gpu.prefix()
-pytestmark = pytest.mark.skipif(
-    not (WHERE and (WHERE / "lib/libintelocl.so").is_file()),
-    reason="intel-sycl-rt and intel-opencl-rt are not installed",
-)
+
+@pytest.fixture(scope="module")
+def sycl():
+    where = gpu.prefix()
+    if not (where and (where / "lib/libintelocl.so").is_file()):
+        pytest.skip("intel-sycl-rt and intel-opencl-rt are not installed (pip install '.[sycl]')")
+
 
 # Reads a prompt in two batches, then generates; prints tokens, a digest of the last logits, status.
 GENERATE = """
@@ -35,7 +37,7 @@ print(json.dumps({"tokens": tokens, "logits": hashlib.sha256(bytes(logits.conten
 
 
 @pytest.fixture(scope="module")
-def moe(convert, tiny_moe):
+def moe(sycl, convert, tiny_moe):
     return convert(tiny_moe, "--int8", "none", "--experts", "iq3_xxs:q2_0")
 
 
@@ -115,6 +117,14 @@ def test_without_int8_programs(generate, cpu_answer, tmp_path):
     assert all(name.startswith("sycl half chain ") for name in answer["kernels"])
 
 
+def test_without_memory_for_fp16(generate, cpu_answer):
+    """OCTET_MOE=0 asks for fp16; int8 needs less."""
+    answer, said = generate(OCTET_MOE=0, OCTET_TEST_SYCL_FAULT="allocate:24!")
+    same(answer, cpu_answer)
+    assert sum("int8 products instead of fp16" in line for line in said) == 1, said
+    assert list(answer["kernels"]) == ["sycl chain float:float"]
+
+
 def test_what_does_not_fit_stays_with_the_cpu(generate, cpu_answer):
     layer = sum(t["bytes"] for t in generate()[0]["tensors"]) // 6
     answer, said = generate(OCTET_TEST_SYCL_MEMORY=int(2.5 * layer))
@@ -151,7 +161,7 @@ def test_crossover_is_measured_once(generate, tmp_path):
     assert again["tokens"] == first["tokens"] and again["kernels"] == first["kernels"]
 
 
-def test_report(octet, tmp_path):
+def test_report(sycl, octet, tmp_path):
     out = tmp_path / "report.json"
     env = {"OCTET_SYCL_DEVICE": "cpu", "OCTET_TEST_GPU_REPORT": "quick"}
     done = octet("doctor", "--gpu-report", out, **env)
@@ -169,3 +179,42 @@ def test_report_without_a_gpu(octet, tmp_path):
     done = octet("doctor", "--gpu-report", tmp_path / "report.json", OCTET_SYCL=0)
     assert done.returncode == 1 and "no GPU" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+LOAD = """
+import llama_octet
+llama_octet.load()
+print("libsycl" in open("/proc/self/maps").read(), llama_octet.status()["gpus"])
+"""
+
+
+@pytest.mark.skipif(gpu.present(), reason="this machine has a GPU")
+def test_nothing_of_sycl_is_loaded_without_a_gpu(program):
+    done = program(LOAD)
+    assert done.stdout == "False []\n", done.stderr
+    assert "GPU" not in done.stderr
+
+
+def test_a_wish_that_cannot_be_met_is_one_line(program, tmp_path):
+    """No SYCL where it is looked for: the CPU computes."""
+    done = program(LOAD, OCTET_SYCL=1, before=[_without_sycl(tmp_path)])
+    assert done.stdout == "False []\n", done.stderr
+    (line,) = [text for text in done.stderr.splitlines() if "GPU" in text]
+    assert line.startswith("octet: no GPU is used: SYCL is not installed (pip install")
+
+
+def test_a_compiler_that_fails_is_one_line(sycl, program, tmp_path):
+    done = program(LOAD, OCTET_SYCL_DEVICE="cpu", OCTET_CACHE_DIR=tmp_path, CXX="false")
+    assert done.stdout == "False []\n", done.stderr
+    assert "no GPU is used: the SYCL driver cannot be compiled by false" in done.stderr
+    assert not list(tmp_path.glob("sycl-driver*"))
+
+
+def _without_sycl(folder):
+    """A start of Python in which the places of SYCL are elsewhere."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, site, sys\n"
+        "os.environ.pop('CMPLR_ROOT', None)\n"
+        f"sys.prefix = site.USER_BASE = {str(folder)!r}\n"
+    )
+    return folder
