@@ -372,7 +372,7 @@ int octet_kernel_product(const char * isa, const octet_kernel_weight * weight, i
                 for (int r = 0; r < count; ++r) own.set(r, q + (i + r) * k, d + (i + r) * groups);
                 for_panels(kernels, m, expert, [&](const Panel & panel, int valid, int64_t first) {
                     alignas(64) float result[kMaxRows * kPanelRows];
-                    kernels.product(panel, own.tiles, count, result);
+                    kernels.product(&panel, 1, own.tiles, count, result);
                     copy_tile(result, count, valid, out + i * m.n + first, m.n);
                 });
             }

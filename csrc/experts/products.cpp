@@ -65,15 +65,34 @@ struct Units {
     int64_t panels, per_unit, per_expert, experts;
 
     Units(int64_t n, int64_t active_experts, int n_threads) : panels(panel_count(n)), experts(active_experts) {
-        per_unit = std::clamp<int64_t>(panels * experts / (8 * int64_t(n_threads)), 1, 16);
+        per_unit = std::clamp<int64_t>(panels * experts / (8 * int64_t(n_threads)), kPairedPanels, 16);
         per_expert = (panels + per_unit - 1) / per_unit;
     }
     int64_t count() const { return per_expert * experts; }
 };
 
-// f(expert, panel) for every panel of every expert that has rows, on whichever thread is free.
+// f(first sorted position, its tile, rows) for an expert's rows, kMaxRows at a time.
 template <typename F>
-void for_each_panel(const Groups & groups, int64_t n, int n_threads, Counter & counter, F f) {
+void for_blocks(const Groups & g, int64_t e, F f) {
+    for (int64_t i = 0; i < g.rows(e); i += kMaxRows) {
+        f(g.first[e] + i, g.tile[e] + i / kTileRows, int(std::min<int64_t>(kMaxRows, g.rows(e) - i)));
+    }
+}
+
+// Some rows of an expert and one or two panels to multiply them with.
+struct Piece {
+    int64_t panel;
+    int panels;
+    int64_t at;    // first sorted position of the rows
+    int64_t tile;  // that they begin
+    int rows;      // at most kMaxRows
+};
+
+// read(expert, panel, panels), then f(piece), for all panels of every expert that has rows, on whichever thread is
+// free. Of a unit's panels, which the second-level cache holds, all are multiplied with a block of rows before the
+// next block; but panels that `read` has to decode are read once, for all blocks.
+template <typename Read, typename F>
+void for_each_piece(const Groups & groups, int64_t n, bool decodes, int n_threads, Counter & counter, Read read, F f) {
     int64_t active = 0;
     for (int64_t e = 0; e < groups.n_experts; ++e) active += groups.rows(e) > 0;
     Units units(n, active, n_threads);
@@ -83,16 +102,27 @@ void for_each_panel(const Groups & groups, int64_t n, int n_threads, Counter & c
             ++expert;
             reached += groups.rows(expert) > 0;
         }
-        int64_t p = unit % units.per_expert * units.per_unit;
-        for (int64_t end = std::min(p + units.per_unit, units.panels); p < end; ++p) f(expert, p);
-    }
-}
-
-// f(first sorted position, its tile, rows) for an expert's rows, kMaxRows at a time.
-template <typename F>
-void for_blocks(const Groups & g, int64_t e, F f) {
-    for (int64_t i = 0; i < g.rows(e); i += kMaxRows) {
-        f(g.first[e] + i, g.tile[e] + i / kTileRows, int(std::min<int64_t>(kMaxRows, g.rows(e) - i)));
+        const int64_t first = unit % units.per_expert * units.per_unit;
+        const int64_t last = std::min(first + units.per_unit, units.panels);
+        auto for_pairs = [&](auto pair) {
+            for (int64_t p = first; p < last; p += kPairedPanels) {
+                pair(p, int(std::min<int64_t>(kPairedPanels, last - p)));
+            }
+        };
+        auto for_rows = [&](auto block) { for_blocks(groups, expert, block); };
+        if (decodes) {
+            for_pairs([&](int64_t p, int count) {
+                read(expert, p, count);
+                for_rows([&](int64_t at, int64_t tile, int m) { f(Piece{p, count, at, tile, m}); });
+            });
+        } else {
+            for_rows([&](int64_t at, int64_t tile, int m) {
+                for_pairs([&](int64_t p, int count) {
+                    read(expert, p, count);
+                    f(Piece{p, count, at, tile, m});
+                });
+            });
+        }
     }
 }
 
@@ -121,13 +151,15 @@ class Input {
         if (!w_.float_products) kernels_.quantize(x, l_, tile, row);
     }
 
-    // out[r][0..16) = a panel of `w` times the first rows of the tiles; or times float rows row[0..rows).
-    void product(const Weight & w, const Panel & panel, const Tiles & tiles, const int32_t * row, int rows,
+    // out[p][r][0..16) = panel p of `w` times the first rows of the tiles; or times float rows row[0..rows).
+    void product(const Weight & w, const Panel * panels, int count, const Tiles & tiles, const int32_t * row, int rows,
                  float * out) const {
-        if (!w.float_products) return kernels_.product(panel, tiles, rows, out);
+        if (!w.float_products) return kernels_.product(panels, count, tiles, rows, out);
         const float * x[kMaxRows];
         for (int r = 0; r < rows; ++r) x[r] = floats_ + row[r] * l_.k;
-        kernels_.product_float(panel, x, rows, out);
+        for (int p = 0; p < count; ++p) {
+            kernels_.product_float(panels[p], x, rows, out + p * padded_rows(rows) * kPanelRows);
+        }
     }
 
   private:
@@ -137,7 +169,7 @@ class Input {
     float * floats_ = nullptr;
 };
 
-// Room for one panel of each weight that stays the file's blocks, per thread.
+// Room for a pair of panels of each weight that stays the file's blocks, per thread.
 class PanelRoom {
   public:
     PanelRoom(Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads) {
@@ -145,11 +177,12 @@ class PanelRoom {
             if (w->matrix.packed) continue;
             bytes_ = std::max(bytes_, (unpacked_bytes(w->matrix.layout) + 63) / 64 * 64);
         }
-        per_thread_ = weights.size();
+        per_thread_ = weights.size() * kPairedPanels;
         if (bytes_) room_ = scratch.get<uint8_t>(bytes_ * per_thread_ * size_t(n_threads));
     }
-    uint8_t * of(const Thread & thread, size_t which = 0) const {
-        return bytes_ ? room_ + bytes_ * (per_thread_ * size_t(thread.index) + which) : nullptr;
+    uint8_t * of(const Thread & thread, size_t weight, int panel) const {
+        const size_t which = per_thread_ * size_t(thread.index) + weight * kPairedPanels + size_t(panel);
+        return bytes_ ? room_ + bytes_ * which : nullptr;
     }
 
   private:
@@ -157,15 +190,27 @@ class PanelRoom {
     uint8_t * room_ = nullptr;
 };
 
-// Outputs of a panel lie far apart in memory: asked for before the product, they are in the cache after it.
-void expect_output(const float * to, int64_t panel) { __builtin_prefetch(to + panel * kPanelRows, 1); }
+// Where the outputs of a piece go: to(r) is its row r of all n. Rows lie far apart in memory: asked for before the
+// product, they are in the cache after it.
+template <typename F>
+void expect_outputs(const Piece & piece, F to) {
+    for (int r = 0; r < piece.rows; ++r) {
+        for (int p = 0; p < piece.panels; ++p) __builtin_prefetch(to(r) + (piece.panel + p) * kPanelRows, 1);
+    }
+}
 
-void copy_outputs(const float * from, float * to, int64_t panel, int64_t n) {
-    const int64_t valid = n - panel * kPanelRows;
-    if (valid >= kPanelRows)
-        std::memcpy(to + panel * kPanelRows, from, kPanelRows * sizeof(float));
-    else
-        std::memcpy(to + panel * kPanelRows, from, size_t(valid) * sizeof(float));
+template <typename F>
+void copy_outputs(const float * from, const Piece & piece, int64_t n, F to) {
+    for (int r = 0; r < piece.rows; ++r) {
+        for (int p = 0; p < piece.panels; ++p) {
+            const int64_t first = (piece.panel + p) * kPanelRows, valid = n - first;
+            const float * row = from + (p * padded_rows(piece.rows) + r) * kPanelRows;
+            if (valid >= kPanelRows)
+                std::memcpy(to(r) + first, row, kPanelRows * sizeof(float));
+            else
+                std::memcpy(to(r) + first, row, size_t(valid) * sizeof(float));
+        }
+    }
 }
 
 // Both multiplies: x has x_rows rows; sorted position i reads row source[i] and writes row slot[i] of
@@ -206,16 +251,18 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
             });
             thread.barrier();
         }
-        for_each_panel(g, w.matrix.n, thread.count, counter, [&](int64_t e, int64_t p) {
-            Panel panel = matrix_panel(w.matrix, e, p, kernels.read_blocks, room.of(thread));
-            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
-                for (int r = 0; r < m; ++r) expect_output(out + g.slot[at + r] * out_stride, p);
-                alignas(64) float y[kMaxRows * kPanelRows];
-                input.product(w, panel, gathered.from(tile), source + at, m, y);
-                for (int r = 0; r < m; ++r) {
-                    copy_outputs(y + r * kPanelRows, out + g.slot[at + r] * out_stride, p, w.matrix.n);
-                }
-            });
+        Panel panels[kPairedPanels];
+        auto read = [&](int64_t e, int64_t p, int count) {
+            for (int i = 0; i < count; ++i) {
+                panels[i] = matrix_panel(w.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
+            }
+        };
+        for_each_piece(g, w.matrix.n, !w.matrix.packed, thread.count, counter, read, [&](const Piece & piece) {
+            alignas(64) float y[kPairedPanels * kMaxRows * kPanelRows];
+            auto to = [&](int r) { return out + g.slot[piece.at + r] * out_stride; };
+            expect_outputs(piece, to);
+            input.product(w, panels, piece.panels, gathered.from(piece.tile), source + piece.at, piece.rows, y);
+            copy_outputs(y, piece, w.matrix.n, to);
         });
     };
     on_threads(n_threads, work);
@@ -292,18 +339,26 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
             thread.barrier();
         }
 
-        for_each_panel(g, n_ff, thread.count, gate_units, [&](int64_t e, int64_t p) {
-            Panel gate_panel = matrix_panel(gate.matrix, e, p, kernels.read_blocks, room.of(thread, 0));
-            Panel up_panel =
-                matrix_panel(up.matrix, e, p + c.up_row / kPanelRows, kernels.read_blocks, room.of(thread, 1));
-            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
-                for (int t = 0; t < m; ++t) expect_output(h + (at + t) * n_ff, p);
-                alignas(64) float gate_out[kMaxRows * kPanelRows], up_out[kMaxRows * kPanelRows];
-                first_half.product(gate, gate_panel, x.from(tile), token + at, m, gate_out);
-                first_half.product(up, up_panel, x.from(tile), token + at, m, up_out);
-                kernels.glu(c.glu, gate_out, up_out, gate_out, m * kPanelRows);
-                for (int t = 0; t < m; ++t) copy_outputs(gate_out + t * kPanelRows, h + (at + t) * n_ff, p, n_ff);
-            });
+        // A panel of gate and one of up make a pair, so that their outputs meet in the cache.
+        Panel gate_panels[kPairedPanels], up_panels[kPairedPanels];
+        auto read_both = [&](int64_t e, int64_t p, int count) {
+            for (int i = 0; i < count; ++i) {
+                gate_panels[i] = matrix_panel(gate.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
+                up_panels[i] = matrix_panel(up.matrix, e, p + i + c.up_row / kPanelRows, kernels.read_blocks,
+                                            room.of(thread, 1, i));
+            }
+        };
+        const bool decodes = !gate.matrix.packed || !up.matrix.packed;
+        for_each_piece(g, n_ff, decodes, thread.count, gate_units, read_both, [&](const Piece & piece) {
+            alignas(64) float both[2 * kMaxRows * kPanelRows];
+            auto to = [&](int r) { return h + (piece.at + r) * n_ff; };
+            expect_outputs(piece, to);
+            for (int i = 0; i < piece.panels; ++i) {
+                const Panel pair[] = {gate_panels[i], up_panels[i]};
+                first_half.product(gate, pair, 2, x.from(piece.tile), token + piece.at, piece.rows, both);
+                kernels.glu(c.glu, both, both + padded_rows(piece.rows) * kPanelRows, both, piece.rows * kPanelRows);
+                copy_outputs(both, {piece.panel + i, 1, piece.at, piece.tile, piece.rows}, n_ff, to);
+            }
         });
         thread.barrier();
 
@@ -312,14 +367,18 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         });
         thread.barrier();
 
-        for_each_panel(g, n_out, thread.count, down_units, [&](int64_t e, int64_t p) {
-            Panel panel = matrix_panel(down.matrix, e, p, kernels.read_blocks, room.of(thread, 2));
-            for_blocks(g, e, [&](int64_t at, int64_t tile, int m) {
-                for (int t = 0; t < m; ++t) expect_output(y + g.slot[at + t] * n_out, p);
-                alignas(64) float out[kMaxRows * kPanelRows];
-                second_half.product(down, panel, ht.from(tile), position + at, m, out);
-                for (int t = 0; t < m; ++t) copy_outputs(out + t * kPanelRows, y + g.slot[at + t] * n_out, p, n_out);
-            });
+        Panel panels[kPairedPanels];
+        auto read = [&](int64_t e, int64_t p, int count) {
+            for (int i = 0; i < count; ++i) {
+                panels[i] = matrix_panel(down.matrix, e, p + i, kernels.read_blocks, room.of(thread, 2, i));
+            }
+        };
+        for_each_piece(g, n_out, !down.matrix.packed, thread.count, down_units, read, [&](const Piece & piece) {
+            alignas(64) float out[kPairedPanels * kMaxRows * kPanelRows];
+            auto to = [&](int r) { return y + g.slot[piece.at + r] * n_out; };
+            expect_outputs(piece, to);
+            second_half.product(down, panels, piece.panels, ht.from(piece.tile), position + piece.at, piece.rows, out);
+            copy_outputs(out, piece, n_out, to);
         });
         thread.barrier();
 

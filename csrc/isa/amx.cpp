@@ -164,87 +164,100 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
     }
 }
 
-// kTiles row tiles over one range of int8, sums in tile registers throughout.
-template <int kChunk, int kTiles>
-inline void tile_range(const int8_t * b, int64_t chunks, const int8_t * const * a, int32_t * sums) {
+// kTiles x kPanels tiles over one range of int8, sums [kTiles][kPanels][256] in tile registers throughout.
+template <int kChunk, int kPanels, int kTiles>
+inline void multiply_range(const int8_t * const * a, const int8_t * const * b, int64_t columns, int32_t * sums) {
+    constexpr bool k1 = kPanels > 1, k2 = kTiles > 1, k3 = k1 && k2;
     _tile_zero(0);
-    if (kTiles > 1) _tile_zero(1);
-    if (kTiles > 2) _tile_zero(2);
-    if (kTiles > 3) _tile_zero(3);
-    for (int64_t c = 0; c < chunks; ++c) {
-        const int64_t at = c * kChunk * kTileRows;
-        _tile_loadd(4, b + at, 64);
+    if (k1) _tile_zero(1);
+    if (k2) _tile_zero(2);
+    if (k3) _tile_zero(3);
+    for (int64_t at = 0; at < columns * kTileRows; at += kChunk * kTileRows) {
         _tile_loadd(6, a[0] + at, kChunk);
+        _tile_loadd(4, b[0] + at, 64);
         _tile_dpbssd(0, 6, 4);
-        if constexpr (kTiles > 1) {
+        if constexpr (k1) {
+            _tile_loadd(5, b[1] + at, 64);
+            _tile_dpbssd(1, 6, 5);
+        }
+        if constexpr (k2) {
             _tile_loadd(7, a[1] + at, kChunk);
-            _tile_dpbssd(1, 7, 4);
+            _tile_dpbssd(2, 7, 4);
         }
-        if constexpr (kTiles > 2) {
-            _tile_loadd(6, a[2] + at, kChunk);
-            _tile_dpbssd(2, 6, 4);
-        }
-        if constexpr (kTiles > 3) {
-            _tile_loadd(7, a[3] + at, kChunk);
-            _tile_dpbssd(3, 7, 4);
-        }
+        if constexpr (k3) _tile_dpbssd(3, 7, 5);
     }
     _tile_stored(0, sums, 64);
-    if (kTiles > 1) _tile_stored(1, sums + 256, 64);
-    if (kTiles > 2) _tile_stored(2, sums + 512, 64);
-    if (kTiles > 3) _tile_stored(3, sums + 768, 64);
+    if (k1) _tile_stored(1, sums + 256, 64);
+    if (k2) _tile_stored(2, sums + kPanels * 256, 64);
+    if (k3) _tile_stored(3, sums + 768, 64);
 }
 
-// int8 with ranges of 128 columns or whole rows.
-template <int kChunk, int kTiles>
-void product_long_tiles(const Panel & w, const Tiles & x, float * const * out) {
-    const Layout & l = *w.layout;
-    Scales512 scales(w);
-    alignas(64) int32_t sums[kTiles * 256];
-    for (int t = 0; t < kTiles; ++t) std::memset(out[t], 0, kTileRows * kPanelRows * sizeof(float));
-    for (int64_t range = 0; range < l.k / l.range; ++range) {
-        const int8_t * a[kTiles];
-        for (int t = 0; t < kTiles; ++t) a[t] = x.at(t).q + range * l.range * kTileRows;
-        const auto * b = reinterpret_cast<const int8_t *>(w.codes) + range * l.range * kPanelRows;
-        tile_range<kChunk, kTiles>(b, l.range / kChunk, a, sums);
-        const __m512 sw = scales.next();
-        for (int t = 0; t < kTiles; ++t) {
-            const float * d = x.at(t).d + range * kTileRows;
-            for (int r = 0; r < kTileRows; ++r) {
-                float * to = out[t] + r * kPanelRows;
-                __m512 acc = _mm512_loadu_ps(to);
-                add_scaled<1>(sums + t * 256 + r * 16, sw, d + r, &acc);
-                _mm512_storeu_ps(to, acc);
+// int8 with ranges of 128 columns or whole rows: kTiles row tiles, out[p] those of panel p.
+template <int kChunk, int kPanels, int kTiles>
+void product_long_tiles(const Panel * w, const Tiles & x, float * const * out) {
+    const Layout & l = *w->layout;
+    Scales512 scales[2] = {Scales512(w[0]), Scales512(w[kPanels - 1])};
+    alignas(64) int32_t sums[kTiles][kPanels][256];
+    for (int p = 0; p < kPanels; ++p) std::memset(out[p], 0, kTiles * kTileRows * kPanelRows * sizeof(float));
+    for (int64_t column = 0; column < l.k; column += l.range) {
+        const int8_t *a[kTiles], *b[kPanels];
+        for (int t = 0; t < kTiles; ++t) a[t] = x.at(t).q + column * kTileRows;
+        for (int p = 0; p < kPanels; ++p) b[p] = reinterpret_cast<const int8_t *>(w[p].codes) + column * kPanelRows;
+        multiply_range<kChunk, kPanels, kTiles>(a, b, l.range, sums[0][0]);
+        for (int p = 0; p < kPanels; ++p) {
+            const __m512 sw = scales[p].next();
+            for (int t = 0; t < kTiles; ++t) {
+                const float * d = x.at(t).d + column / l.range * kTileRows;
+                float * to = out[p] + t * kTileRows * kPanelRows;
+                for (int r = 0; r < kTileRows; ++r, to += kPanelRows) {
+                    __m512 acc = _mm512_loadu_ps(to);
+                    add_scaled<1>(sums[t][p] + 16 * r, sw, d + r, &acc);
+                    _mm512_storeu_ps(to, acc);
+                }
             }
         }
     }
 }
 
-template <int kChunk>
-void product_long(const Panel & w, const Tiles & x, int tiles, float * out) {
+// Two row tiles and two panels at a time: as many loads as products.
+template <int kChunk, int kPanels>
+void product_long(const Panel * w, const Tiles & x, int tiles, float * out) {
     const TileConfig config(kChunk);
-    for (int t = 0; t < tiles; t += 4) {
-        float * to[4];
-        for (int i = 0; i < 4; ++i) to[i] = out + (t + i) * kTileRows * kPanelRows;
-        switch (tiles - t) {
-            case 1: product_long_tiles<kChunk, 1>(w, x.from(t), to); break;
-            case 2: product_long_tiles<kChunk, 2>(w, x.from(t), to); break;
-            case 3: product_long_tiles<kChunk, 3>(w, x.from(t), to); break;
-            default: product_long_tiles<kChunk, 4>(w, x.from(t), to);
-        }
+    for (int t = 0; t < tiles; t += 2) {
+        float * const first = out + t * kTileRows * kPanelRows;
+        float * const to[2] = {first, first + tiles * kTileRows * kPanelRows};
+        if (t + 1 < tiles)
+            product_long_tiles<kChunk, kPanels, 2>(w, x.from(t), to);
+        else
+            product_long_tiles<kChunk, kPanels, 1>(w, x.from(t), to);
     }
 }
 
+template <int kPanels>
+void product_long(const Panel * w, const Tiles & x, int tiles, float * out) {
+    activation_chunk(*w->layout) == 64 ? product_long<64, kPanels>(w, x, tiles, out)
+                                       : product_long<32, kPanels>(w, x, tiles, out);
+}
+
 // Rows of the last tile beyond `rows` are computed from whatever the tile holds.
-void product(const Panel & w, const Tiles & x, int rows, float * out) {
-    if (rows < kFewRows) return kAvx512VnniKernels.product(w, x, rows, out);
-    const int tiles = (rows + kTileRows - 1) / kTileRows;
-    if (is_short(w)) {
-        return for_short(w, [&](auto bits, auto range) {
-            product_short<decltype(bits)::value, decltype(range)::value>(w, x, tiles, out);
-        });
+void product(const Panel * w, int count, const Tiles & x, int rows, float * out) {
+    if (rows < kFewRows) return kAvx512VnniKernels.product(w, count, x, rows, out);
+    const int tiles = padded_rows(rows) / kTileRows;
+    for (int p = 0; p < count;) {
+        float * const to = out + p * padded_rows(rows) * kPanelRows;
+        if (is_short(w[p])) {
+            for_short(w[p], [&](auto bits, auto range) {
+                product_short<decltype(bits)::value, decltype(range)::value>(w[p], x, tiles, to);
+            });
+            ++p;
+        } else if (p + 1 < count) {
+            product_long<2>(w + p, x, tiles, to);
+            p += 2;
+        } else {
+            product_long<1>(w + p, x, tiles, to);
+            ++p;
+        }
     }
-    activation_chunk(*w.layout) == 64 ? product_long<64>(w, x, tiles, out) : product_long<32>(w, x, tiles, out);
 }
 
 }  // namespace

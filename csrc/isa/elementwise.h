@@ -76,11 +76,13 @@ inline int8_t * tile_columns(const Tile & t, int64_t chunk, int row, int64_t col
     return t.q + (column / chunk * kTileRows + row) * chunk + column % chunk;
 }
 
-// A product over all tiles of x out of one over a tile: f(panel, tile, rows of it, out).
+// A product over all tiles and panels out of one of a tile and a panel: f(panel, tile, rows of it, out).
 template <void f(const Panel &, const Tile &, int, float *)>
-void for_tiles(const Panel & w, const Tiles & x, int rows, float * out) {
-    for (int r = 0; r < rows; r += kTileRows) {
-        f(w, x.at(r / kTileRows), rows - r < kTileRows ? rows - r : kTileRows, out + r * kPanelRows);
+void for_tiles(const Panel * w, int count, const Tiles & x, int rows, float * out) {
+    for (int p = 0; p < count; ++p, out += padded_rows(rows) * kPanelRows) {
+        for (int r = 0; r < rows; r += kTileRows) {
+            f(w[p], x.at(r / kTileRows), rows - r < kTileRows ? rows - r : kTileRows, out + r * kPanelRows);
+        }
     }
 }
 

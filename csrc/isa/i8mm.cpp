@@ -190,7 +190,7 @@ void product_long(const Panel & w, const Tile & x, int m, float * out) {
 
 void product(const Panel & w, const Tile & x, int m, float * out) {
     // Half of every smmla would be lost on one row, and its weights need no zipping for sdot.
-    if (m == 1) return kNeonKernels.product(w, Tiles{x, 0, 0, 0}, 1, out);
+    if (m == 1) return kNeonKernels.product(&w, 1, Tiles{x, 0, 0, 0}, 1, out);
     if (!is_short(w)) return product_long(w, x, m, out);
     for_short(
         w, [&](auto bits, auto range) { product_short<decltype(bits)::value, decltype(range)::value>(w, x, m, out); });

@@ -16,8 +16,12 @@ static const std::vector<int64_t> & row_counts() {
 struct Product {
     int m;
     Guarded<float> out;
-    explicit Product(int m) : m(m), out(size_t((m + kTileRows - 1) / kTileRows * kTileRows * kPanelRows)) {}
+    explicit Product(int m, int panels = 1) : m(m), out(size_t(panels * padded_rows(m) * kPanelRows)) {}
 };
+
+static void multiply_one(const Kernels * kernels, const Panel & panel, const TileData & tile, Product & product) {
+    kernels->product(&panel, 1, tile.tiles, product.m, product.out.data());
+}
 
 static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int64_t start) {
     MatrixData w(c, 1, n, k, start);
@@ -30,7 +34,7 @@ static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int
         for (int64_t p = 0; p < panel_count(n); ++p) {
             const Panel panel = matrix_panel(w.packed(), 0, p, nullptr, nullptr);
             Product expected(m);
-            scalar().product(panel, tile.tiles, m, expected.out.data());
+            multiply_one(&scalar(), panel, tile, expected);
             for (int r = 0; r < m; ++r) {
                 const float * out = expected.out.data() + r * kPanelRows;
                 bool finite = true, none = true, zero = true;
@@ -47,12 +51,28 @@ static void test_integer(const Case & c, int64_t k, int64_t n, int64_t rows, int
             }
             for (const Kernels * fast : faster_kernels()) {
                 Product got(m);
-                fast->product(panel, tile.tiles, m, got.out.data());
+                multiply_one(fast, panel, tile, got);
                 const int64_t at = first_difference(expected.out.data(), got.out.data(), m * kPanelRows);
                 CHECK(at < 0, "%s, %s group %d, k %d, n %d, rows %d: panel %d, row %d, output %d: %.9g, not %.9g",
                       fast->name, c.format, c.scale_group, int(k), int(n), int(rows), int(p),
                       int(first + at / kPanelRows), int(at % kPanelRows), double(got.out[size_t(at)]),
                       double(expected.out[size_t(at)]));
+            }
+            if (p == 0) continue;
+            // Three panels in one call: a pair and one that is left.
+            const Panel panels[] = {panel, matrix_panel(w.packed(), 0, p - 1, nullptr, nullptr), panel};
+            Product before(m);
+            multiply_one(&scalar(), panels[1], tile, before);
+            for (const Kernels * fast : faster_kernels()) {
+                Product got(m, 3);
+                fast->product(panels, 3, tile.tiles, m, got.out.data());
+                for (int i = 0; i < 3; ++i) {
+                    const Product & one = i == 1 ? before : expected;
+                    CHECK(first_difference(one.out.data(), got.out.data() + i * padded_rows(m) * kPanelRows,
+                                           m * kPanelRows) < 0,
+                          "%s, %s group %d, k %d, n %d, rows %d: panel %d of three", fast->name, c.format,
+                          c.scale_group, int(k), int(n), int(rows), i);
+                }
             }
         }
     }
@@ -164,7 +184,7 @@ static void test_largest_range() {
     all.push_back(&scalar());
     for (const Kernels * kernels : all) {
         Product got(2);
-        kernels->product(matrix_panel(matrix, 0, 0, nullptr, nullptr), tile.tiles, 2, got.out.data());
+        multiply_one(kernels, matrix_panel(matrix, 0, 0, nullptr, nullptr), tile, got);
         for (int o = 0; o < 4; ++o) {
             const float expected = float(int64_t(codes[o]) * 127 * k);
             CHECK(got.out[size_t(o)] == expected && got.out[size_t(kPanelRows + o)] == -expected,
@@ -194,12 +214,12 @@ static void test_tile_configuration() {
         for (int r = 0; r < 16; ++r) scalar().quantize(x.row(r), w.layout(), tile.tiles.first, r);
         Product got(16);
         __asm__ volatile("ldtilecfg %0" : : "m"(theirs));
-        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile.tiles, 16, got.out.data());
+        multiply_one(kernels_of(Isa::amx), matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile, got);
         __asm__ volatile("sttilecfg %0" : "=m"(after));
         __asm__ volatile("tilerelease");
         CHECK(std::memcmp(&theirs, &after, 64) == 0, "%s: the tile configuration was changed", c.format);
 
-        kernels_of(Isa::amx)->product(matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile.tiles, 16, got.out.data());
+        multiply_one(kernels_of(Isa::amx), matrix_panel(w.packed(), 0, 0, nullptr, nullptr), tile, got);
         __asm__ volatile("sttilecfg %0" : "=m"(after));
         CHECK(after.byte[0] == 0, "%s: the tiles were left in use", c.format);
     }

@@ -20,6 +20,7 @@ def _columns(result: dict) -> list[tuple]:
         ("p95", "95th percentile", lambda c: _kl(c["kl"]["p95"])),
         ("p99", "99th percentile", lambda c: _kl(c["kl"]["p99"])),
         ("max", "the largest", lambda c: _kl(c["kl"]["max"])),
+        ("mean 95 %", "interval of the mean", lambda c: _between(c["kl"]["mean_interval"], _kl)),
         ("top-1 %", "positions with the control's likeliest token", lambda c: f"{c['top1']:.2%}"),
     ]
     if some[0]["ppl_ratio"] is not None:
@@ -35,6 +36,14 @@ def _columns(result: dict) -> list[tuple]:
             ("acc %", "questions answered rightly", lambda c: f"{c['mmlu']['accuracy']:.1%}"),
             ("changed", "answers unlike the control's", lambda c: str(c["mmlu"]["answer_changes"])),
             ("flips", "answers now right or now wrong", lambda c: str(c["mmlu"]["flips"])),
+            (
+                *("flips 95 %", "their interval"),
+                lambda c: _between(c["mmlu"]["flips_interval"], lambda v: f"{v:.0f}"),
+            ),
+            (
+                *("p", "sign test: as many answers becoming right as wrong"),
+                lambda c: f"{c['mmlu']['sign_test_p']:.2f}",
+            ),
             ("KL there", "mean KL where the answer is due", lambda c: _kl(c["mmlu"]["kl_mean"])),
         ]
     return [
@@ -53,6 +62,10 @@ def line(candidate: dict) -> str:
     if candidate["mmlu"]:
         text += f", {candidate['mmlu']['flips']} flips of {candidate['mmlu']['n']}"
     return f"{text}, {candidate['wall_s']:.0f} s"
+
+
+def _between(interval: list[float] | None, text) -> str:
+    return f"{text(interval[0])}–{text(interval[1])}" if interval else "?"
 
 
 def _kl(value: float) -> str:

@@ -3,9 +3,8 @@
 // The sources of this folder are compiled at run time, one program per variant: source text, every header
 // of the folder as an include file of its own name, and the options listed with each kernel. A program
 // holds one kernel, whose name is the name of its file with octet_ in front. All of them are ESIMD kernels
-// with 256 registers (-DOCTET_GRF=128: with 128, which MT 8 does not fit). Pointers are USM (device,
-// shared or host) and 64-byte aligned unless said otherwise;
-// sizes are int32. Dimension 0 of a range is the slow one.
+// with 256 registers, or 128 with -DOCTET_GRF=128. Pointers are USM (device, shared or host) and 64-byte
+// aligned unless said otherwise; sizes are int32. Dimension 0 of a range is the slow one.
 //
 // Shapes. A *tile* is 8 rows of activations, what one dpas multiplies. Rows are sorted by expert and each
 // expert starts a new tile; the rows that its last tile lacks are padding (zeros). Position p = 8 tile + row.

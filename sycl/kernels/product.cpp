@@ -1,9 +1,9 @@
 // int8 tiles times blocks of weights (see launch.h): octet_product.
 //
 // A thread decodes 16 output rows x 32 columns into registers once and multiplies MT tiles with them. Of its
-// 256 registers of 64 bytes, MT x 8 are accumulators, 8 the operand, up to 27 the blocks it decodes from.
-// A tile costs 16 cycles of dpas and 24 of float arithmetic (8 rows x convert, scale product, fma), so MT
-// spreads the decoding until the float part dominates; MT 16 would not fit.
+// registers of 64 bytes, MT x 8 are accumulators, 8 the operand, up to 27 the blocks it decodes from. A tile
+// costs 16 cycles of dpas and 24 of float arithmetic (8 rows x convert, scale product, fma), so MT spreads the
+// decoding until the float part dominates.
 #include "formats.h"
 
 #ifndef OCTET_FORMAT

@@ -13,11 +13,13 @@ from . import Missing, OfflineError, model, table
 from .build import DEVICES, build_all
 from .execute import Kernel
 from .ocloc import ocloc
-from .variants import all_variants
+from .variants import all_variants, with_128_registers
 
 
 def _table(args: argparse.Namespace) -> int:
     variants = [v for v in all_variants() if fnmatch.fnmatch(v.name, args.only)]
+    if args.registers == 128:
+        variants = [with_128_registers(v) for v in variants]
     if not variants:
         raise OfflineError(f"no variant is called {args.only}")
     began = time.monotonic()
@@ -54,6 +56,7 @@ def main() -> int:
     sub = commands.add_parser("table", help="compile all variants and check their machine code")
     sub.add_argument("--only", default="*", help="variants by pattern, e.g. 'product-iq3_s-*'")
     sub.add_argument("--json", help="write all figures to this file")
+    sub.add_argument("--registers", type=int, choices=(256, 128), default=256, help="of a thread")
     sub.add_argument("--programs", action="store_true", help="also make them runnable here")
     sub.add_argument("--jobs", type=int, help="compilers at a time (number of cores)")
     sub.set_defaults(run=_table)

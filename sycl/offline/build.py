@@ -12,8 +12,8 @@ from .ocloc import Ocloc, ocloc
 from .variants import Variant
 
 DEVICES = ("bmg-g21", "bmg-g31")
-# What the SYCL runtime passes on for an ESIMD kernel with the property grf_size<256>.
-OPTIONS = "-vc-codegen -doubleGRF"
+# What the SYCL runtime passes on for an ESIMD kernel with the property grf_size<registers>.
+OPTIONS = {256: "-vc-codegen -doubleGRF", 128: "-vc-codegen"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _compile(variant: Variant, compiler: Ocloc, folder: Path) -> None:
         dump = out / "ir"
         log = compiler.run(
             *("compile", "-spirv_input", "-file", spirv, "-device", device),
-            *("-options", OPTIONS, "-out_dir", out),
+            *("-options", OPTIONS[variant.registers], "-out_dir", out),
             dump=dump,
         )
         if "rror" in log or "llback" in log:

@@ -34,10 +34,15 @@ def versions() -> dict[str, str]:
         raise Missing(f"{error.name} is not installed: pip install '.[sycl]'") from None
 
 
+def _without_comments(text: str) -> bytes:
+    """A source without the lines that are only a comment."""
+    return "".join(x for x in text.splitlines(True) if not x.lstrip().startswith("//")).encode()
+
+
 def key(variant: Variant) -> str:
     """Changes with the variant's sources and options and with the compiler."""
     files = [KERNELS / variant.file, *sorted(KERNELS.glob("*.h"))]
-    parts = [p.name.encode() + b"\0" + p.read_bytes() for p in files]
+    parts = [p.name.encode() + b"\0" + _without_comments(p.read_text()) for p in files]
     return _digest(repr((versions(), variant.options)).encode(), _HELPER.read_bytes(), *parts)
 
 

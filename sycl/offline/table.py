@@ -6,9 +6,6 @@ from .assembly import Report, report
 from .build import DEVICES, Built
 from .translate import translate
 
-# What grf_size<256> asks for.
-REGISTERS = 256
-
 
 def read(built: Built, device: str) -> Report:
     """What the machine code of a variant says."""
@@ -22,8 +19,8 @@ def faults(built: Built, device: str) -> list[str]:
     """What is wrong with a variant's machine code; nothing if all is well."""
     r, variant, ir = read(built, device), built.variant, translate(built.ir())
     found = []
-    if r.registers != REGISTERS:
-        found.append(f"{r.registers} registers instead of {REGISTERS}")
+    if r.registers != variant.registers:
+        found.append(f"{r.registers} registers instead of {variant.registers}")
     if r.spill or r.private:
         found.append(f"spills {r.spill} bytes, {r.private} of private memory")
     if variant.dpas and (not r.loop or round(r.loop.dpas * variant.loop_steps) != variant.dpas):
@@ -56,7 +53,7 @@ def as_data(built: Iterable[Built]) -> list[dict]:
 
 
 HEAD = (
-    "kernel                       device  GRF spill   SLM bar dpas instr"
+    "kernel                             device  GRF spill   SLM bar dpas instr"
     " | in a step of the inner loop: dpas, instructions per dpas"
 )
 
@@ -64,7 +61,7 @@ HEAD = (
 def line(built: Built, device: str) -> str:
     """A row under HEAD."""
     r = read(built, device)
-    text = f"{built.variant.name:28} {device:7} {r.registers:3} {r.spill:5} {r.local:5}"
+    text = f"{built.variant.name:34} {device:7} {r.registers:3} {r.spill:5} {r.local:5}"
     text += f" {r.barriers:3} {r.dpas:4} {r.instructions:5}"
     if r.loop:
         text += f" | {r.loop.dpas:2g} {r.loop.instructions / r.loop.dpas:6.1f}"

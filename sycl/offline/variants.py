@@ -1,6 +1,6 @@
 """Every variant of every kernel, as sycl/kernels/launch.h lists them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FORMATS = ("iq3_s", "iq3_xxs", "iq2_s", "iq4_nl", "q2_0", "q8_0", "q8_0_128", "q8_0_row")
 GLUS = ("none", "swiglu", "geglu", "reglu")
@@ -19,6 +19,7 @@ class Variant:
     dpas: int = 0
     block_steps: int = 1  # steps of 32 columns in a block of weights
     loop_steps: int = 1  # in one pass of the inner loop
+    registers: int = 256  # of a thread; or 128
 
     @property
     def kernel(self) -> str:
@@ -58,6 +59,12 @@ def dequantize(format: str) -> Variant:
 def product_half(mt: int) -> Variant:
     """fp16 products."""
     return Variant(f"product_half-mt{mt}", "product_half.cpp", (f"-DOCTET_MT={mt}",), mt)
+
+
+def with_128_registers(variant: Variant) -> Variant:
+    """The same for twice the threads on a vector engine."""
+    options = (*variant.options, "-DOCTET_GRF=128")
+    return replace(variant, name=variant.name + "-grf128", options=options, registers=128)
 
 
 def all_variants() -> list[Variant]:

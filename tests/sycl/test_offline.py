@@ -68,8 +68,8 @@ def test_faults_of_machine_code_are_found(change, fault):
 @pytest.mark.usefixtures("offline")
 def test_an_unknown_builtin_is_an_error():
     text = build(rows("none", 32, 0)).ir()
-    with pytest.raises(OfflineError, match=r"llvm\.genx\.wonder\.v8i32"):
-        translate(text.replace("llvm.genx.rdregioni.v8i32", "llvm.genx.wonder.v8i32", 2))
+    with pytest.raises(OfflineError, match=r"calls llvm\.genx\.wonder"):
+        translate(text.replace("llvm.genx.rdregion", "llvm.genx.wonder"))
 
 
 def launch(built, blob, k=256, n=32, wg=1):
@@ -90,11 +90,13 @@ def test_a_read_outside_of_the_weights_is_caught(wg):
     built = build(product("iq3_s", 2, wg))
     m = matrix("iq3_s", 32, 256, np.random.default_rng(0))
     launch(built, m.blob, wg=wg)
-    short = Buffer(m.blob.array.reshape(-1)[:-110])
+    short = Buffer(
+        m.blob.array.reshape(-1)[: -2 * 110]
+    )  # a multiple of 4, so that it begins at one
     with pytest.raises(OfflineError, match="memory that is not the kernel's"):
         launch(built, short, wg=wg)
-    for wrong in (1, 2):
-        m.blob.address += wrong - (wrong == 2)
+    for _ in range(2):
+        m.blob.address += 1
         with pytest.raises(OfflineError, match="not aligned"):
             launch(built, m.blob, wg=wg)
 

@@ -48,6 +48,12 @@ static inline Tiles tiles_of(const Layout & l, int8_t * q, float * d, int32_t * 
 // (8 KiB) stay in the first-level cache.
 constexpr int kMaxRows = 128;
 
+// Panels that a kernel likes to be given at a time: AMX multiplies 2 x 2 tiles with as many loads as products.
+constexpr int kPairedPanels = 2;
+
+// Rows of whole tiles.
+static inline int padded_rows(int rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
+
 struct Kernels {
     const char * name;
 
@@ -62,10 +68,11 @@ struct Kernels {
     // with a non-finite value gives d = NaN, q = 0.
     void (*quantize)(const float * x, const Layout & w, const Tile & tile, int row);
 
-    // out[r][o] = row r of the tiles times weight row o of the panel, r < rows <= kMaxRows. For each
+    // out[p][r][o] = row r of the tiles times weight row o of panel p < count, r < rows <= kMaxRows. For each
     // range of columns, ascending: acc = fma(float(integer dot), weight scale * activation scale, acc).
-    // out has room for whole tiles; rows of the last one beyond `rows` are left with anything.
-    void (*product)(const Panel & w, const Tiles & x, int rows, float * out);
+    // out has room for whole tiles, padded_rows(rows); rows beyond `rows` are left with anything. The panels
+    // have the same k and range.
+    void (*product)(const Panel * w, int count, const Tiles & x, int rows, float * out);
 
     // The same with float activations: acc = fma(x, weight, acc), columns ascending.
     void (*product_float)(const Panel & w, const float * const * x, int rows, float * out);
