@@ -53,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weights that become int8: comma-separated name patterns (default: all that can). "
         "The output head only where named in full: '*,output.weight'",
     )
-    add("--rotate", default="auto", help="auto|128|64|32|0: rotation block (default auto = 128)")
+    add(
+        *("--rotate",),
+        default="auto",
+        help="auto|128|64|32|0: rotation block (default auto = 128, with --scale-group 32 32)",
+    )
     add("--scale-group", default="row", help="row|128|32: columns per int8 scale (default row)")
     add(
         *("--experts",),
@@ -182,11 +186,14 @@ def _wishes(int8, rotate, scale_group, experts, rotate_experts, keep) -> plan.Wi
     int8_patterns = _patterns(int8)
     if not int8_patterns:
         raise UsageError("--int8 needs a name pattern, or none")
+    group = _choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32})
+    # A block as long as a scale loses least (docs/fidelity.md).
+    blocks = {**rotation.WISHES, "auto": 32 if group == 32 else rotation.WISHES["auto"]}
     return plan.Wishes(
         int8=[] if int8_patterns == ["none"] else int8_patterns,
         keep=_patterns(keep),
-        rotate=_choice("--rotate", rotate, rotation.WISHES),
-        scale_group=_choice("--scale-group", scale_group, {"row": 0, "128": 128, "32": 32}),
+        rotate=_choice("--rotate", rotate, blocks),
+        scale_group=group,
         gate_up=gate_up,
         down=down,
         rotate_experts=_choice("--rotate-experts", rotate_experts, rotation.WISHES),

@@ -1,7 +1,5 @@
 #include "weights.h"
 
-#include <sys/mman.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "../gpu/weights.h"
 #include "memory.h"
+#include "octet/pages.h"
 #include "octet/rotation.h"
 #include "octet/scratch.h"
 #include "octet/threads.h"
@@ -205,12 +204,7 @@ const char * get_name(BufferType *) { return "OCTET"; }
 
 Buffer * alloc_buffer(BufferType * type, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
-    // Huge pages: products stream through gigabytes, and a 4 KiB page ends every hardware prefetch.
-    constexpr size_t kHugePage = size_t(2) << 20;
-    const size_t alignment = size >= 2 * kHugePage ? kHugePage : kAlignment;
-    size_t bytes = (size + alignment) / alignment * alignment;
-    w->memory = w->base = static_cast<uint8_t *>(std::aligned_alloc(alignment, bytes));
-    if (w->memory && alignment == kHugePage) madvise(w->memory, bytes, MADV_HUGEPAGE);
+    w->memory = w->base = static_cast<uint8_t *>(allocate(size));
     if (!w->memory) {
         std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n",
                      size >> 20);

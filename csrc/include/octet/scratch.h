@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "octet/pages.h"
+
 namespace octet {
 
 class Scratch {
@@ -22,7 +24,7 @@ class Scratch {
         if (bytes > size_) {
             std::free(data_);
             size_ = 0;
-            data_ = std::aligned_alloc(64, bytes);
+            data_ = allocate(bytes);
             if (!data_) throw std::bad_alloc();
             size_ = bytes;
         }
