@@ -90,8 +90,8 @@ def test_a_group_of_experts_through_its_four_launches(first, second, wg):
     k, n_ff, tokens, mt = 256, 384, 60, 4
     rng = np.random.default_rng(len(first) + 7 * wg)
     counts = [5, 0, 17, 1, 40]
-    glu = ("swiglu", "geglu", "reglu")[PAIRS.index((first, second)) % 3]
-    rotation = 128 if first == second else 0
+    glu = ("swiglu", "geglu", "reglu")[PAIRS.index((first, second)) // 3]
+    rotation = (0, 128, 64)[PAIRS.index((first, second)) % 3]
     layout = Layout(counts)
     gate, up = ([matrix(first, n_ff, k, rng) for _ in counts] for _ in range(2))
     down = [matrix(second, k, n_ff, rng) for _ in counts]
