@@ -65,7 +65,7 @@ struct Units {
     int64_t panels, per_unit, per_expert, experts;
 
     Units(int64_t n, int64_t active_experts, int n_threads) : panels(panel_count(n)), experts(active_experts) {
-        per_unit = std::clamp<int64_t>(panels * experts / (8 * int64_t(n_threads)), kPairedPanels, 16);
+        per_unit = std::clamp<int64_t>(panels * experts / (8 * int64_t(n_threads)), kPanelsAtOnce, 16);
         per_expert = (panels + per_unit - 1) / per_unit;
     }
     int64_t count() const { return per_expert * experts; }
@@ -79,7 +79,7 @@ void for_blocks(const Groups & g, int64_t e, F f) {
     }
 }
 
-// Some rows of an expert and one or two panels to multiply them with.
+// Some rows of an expert and a few panels to multiply them with.
 struct Piece {
     int64_t panel;
     int panels;
@@ -104,20 +104,20 @@ void for_each_piece(const Groups & groups, int64_t n, bool decodes, int n_thread
         }
         const int64_t first = unit % units.per_expert * units.per_unit;
         const int64_t last = std::min(first + units.per_unit, units.panels);
-        auto for_pairs = [&](auto pair) {
-            for (int64_t p = first; p < last; p += kPairedPanels) {
-                pair(p, int(std::min<int64_t>(kPairedPanels, last - p)));
+        auto for_panels = [&](auto few) {
+            for (int64_t p = first; p < last; p += kPanelsAtOnce) {
+                few(p, int(std::min<int64_t>(kPanelsAtOnce, last - p)));
             }
         };
         auto for_rows = [&](auto block) { for_blocks(groups, expert, block); };
         if (decodes) {
-            for_pairs([&](int64_t p, int count) {
+            for_panels([&](int64_t p, int count) {
                 read(expert, p, count);
                 for_rows([&](int64_t at, int64_t tile, int m) { f(Piece{p, count, at, tile, m}); });
             });
         } else {
             for_rows([&](int64_t at, int64_t tile, int m) {
-                for_pairs([&](int64_t p, int count) {
+                for_panels([&](int64_t p, int count) {
                     read(expert, p, count);
                     f(Piece{p, count, at, tile, m});
                 });
@@ -169,7 +169,7 @@ class Input {
     float * floats_ = nullptr;
 };
 
-// Room for a pair of panels of each weight that stays the file's blocks, per thread.
+// Room for the panels of a piece of each weight that stays the file's blocks, per thread.
 class PanelRoom {
   public:
     PanelRoom(Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads) {
@@ -177,11 +177,11 @@ class PanelRoom {
             if (w->matrix.packed) continue;
             bytes_ = std::max(bytes_, (unpacked_bytes(w->matrix.layout) + 63) / 64 * 64);
         }
-        per_thread_ = weights.size() * kPairedPanels;
+        per_thread_ = weights.size() * kPanelsAtOnce;
         if (bytes_) room_ = scratch.get<uint8_t>(bytes_ * per_thread_ * size_t(n_threads));
     }
     uint8_t * of(const Thread & thread, size_t weight, int panel) const {
-        const size_t which = per_thread_ * size_t(thread.index) + weight * kPairedPanels + size_t(panel);
+        const size_t which = per_thread_ * size_t(thread.index) + weight * kPanelsAtOnce + size_t(panel);
         return bytes_ ? room_ + bytes_ * which : nullptr;
     }
 
@@ -251,14 +251,14 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
             });
             thread.barrier();
         }
-        Panel panels[kPairedPanels];
+        Panel panels[kPanelsAtOnce];
         auto read = [&](int64_t e, int64_t p, int count) {
             for (int i = 0; i < count; ++i) {
                 panels[i] = matrix_panel(w.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
             }
         };
         for_each_piece(g, w.matrix.n, !w.matrix.packed, thread.count, counter, read, [&](const Piece & piece) {
-            alignas(64) float y[kPairedPanels * kMaxRows * kPanelRows];
+            alignas(64) float y[kPanelsAtOnce * kMaxRows * kPanelRows];
             auto to = [&](int r) { return out + g.slot[piece.at + r] * out_stride; };
             expect_outputs(piece, to);
             input.product(w, panels, piece.panels, gathered.from(piece.tile), source + piece.at, piece.rows, y);
@@ -340,7 +340,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         }
 
         // A panel of gate and one of up make a pair, so that their outputs meet in the cache.
-        Panel gate_panels[kPairedPanels], up_panels[kPairedPanels];
+        Panel gate_panels[kPanelsAtOnce], up_panels[kPanelsAtOnce];
         auto read_both = [&](int64_t e, int64_t p, int count) {
             for (int i = 0; i < count; ++i) {
                 gate_panels[i] = matrix_panel(gate.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
@@ -367,14 +367,14 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         });
         thread.barrier();
 
-        Panel panels[kPairedPanels];
+        Panel panels[kPanelsAtOnce];
         auto read = [&](int64_t e, int64_t p, int count) {
             for (int i = 0; i < count; ++i) {
                 panels[i] = matrix_panel(down.matrix, e, p + i, kernels.read_blocks, room.of(thread, 2, i));
             }
         };
         for_each_piece(g, n_out, !down.matrix.packed, thread.count, down_units, read, [&](const Piece & piece) {
-            alignas(64) float out[kPairedPanels * kMaxRows * kPanelRows];
+            alignas(64) float out[kPanelsAtOnce * kMaxRows * kPanelRows];
             auto to = [&](int r) { return y + g.slot[piece.at + r] * n_out; };
             expect_outputs(piece, to);
             second_half.product(down, panels, piece.panels, ht.from(piece.tile), position + piece.at, piece.rows, out);

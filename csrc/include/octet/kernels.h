@@ -48,8 +48,9 @@ static inline Tiles tiles_of(const Layout & l, int8_t * q, float * d, int32_t * 
 // (8 KiB) stay in the first-level cache.
 constexpr int kMaxRows = 128;
 
-// Panels that a kernel likes to be given at a time: AMX multiplies 2 x 2 tiles with as many loads as products.
-constexpr int kPairedPanels = 2;
+// Panels that are multiplied together: AMX takes two, to multiply 2 x 2 tiles with as many loads as products; and
+// the 256 bytes of outputs that four leave in a row share an entry of the TLB.
+constexpr int kPanelsAtOnce = 4;
 
 // Rows of whole tiles.
 static inline int padded_rows(int rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
