@@ -51,7 +51,8 @@ def both(path, stats, alpha=0.5, **options) -> tuple[Smoothing, Smoothing]:
         )
 
 
-OPTIONS = {"int8": "*", "rotate": "auto", "scale_group": "row", "experts": None, "keep": None}
+OPTIONS = {"int8": "*", "rotate": "auto", "scale_group": "row", "experts": None}
+OPTIONS |= {"rotate_experts": "0", "keep": None}
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -68,15 +69,19 @@ def test_a_smoothed_float_model_is_the_same_model(tmp_path, text, kind, cache, m
 
     plain = tmp_path / "plain.gguf"
     convert.write_float(path, plain, Smoothing(), joined)
-    convert.write_float(path, tmp_path / "smoothed.gguf", joined)
+    convert.write_float(path, tmp_path / "smoothed.gguf", joined.powers_of_two(), joined)
+    convert.write_float(path, tmp_path / "exact.gguf", joined)
     # Without one of its readers a norm is folded wrongly. (Only the last: each takes a run.)
     name = next(n for n in reversed(joined.columns) if "ffn_gate_inp" in n or "attn_v" in n)
     wrong = Smoothing("wrong", None, dict(joined.columns), joined.rows)
     del wrong.columns[name]
     convert.write_float(path, tmp_path / "wrong.gguf", wrong, joined)
     with Yardstick(str(plain), str(text), 64, 2) as yardstick:
-        # Powers of two: what is rounded behind them is rounded the same, but for F16 subnormals.
-        assert yardstick.largest_difference(tmp_path / "smoothed.gguf") < 1e-6
+        assert yardstick.largest_difference(tmp_path / "smoothed.gguf") == 0
+        # The last bits of F32, and what becomes of them in the F16 of the runtime's cache.
+        # Products that stay quantized round their input to 8 bits: there it shows as more.
+        if "q8_0" not in kind:
+            assert yardstick.largest_difference(tmp_path / "exact.gguf") < smoothing.PROOF_LIMIT
         assert yardstick.largest_difference(tmp_path / "wrong.gguf") > smoothing.PROOF_LIMIT
 
 
