@@ -68,49 +68,55 @@ inline void add_scaled(const int32_t * sums, __m512 sw, const float * d, __m512 
     }
 }
 
-// One range of one row tile into sums C, through A and B: literals, as the intrinsics want.
-#define OCTET_TILE_DOT(C, A, B, range)                                               \
-    do {                                                                             \
-        const int at = (range);                                                      \
-        _tile_zero(C);                                                               \
-        _tile_loadd(A, q + at / kParts * 32 * kTileRows + at % kParts * kRange, 32); \
-        _tile_loadd(B, weight + at * kRange * kPanelRows, 64);                       \
-        _tile_dpbssd(C, A, B);                                                       \
+// Range `at` of the row tile at q into sums C, through A and B: literals, as the intrinsics want.
+#define OCTET_TILE_DOT(C, A, B, q, at)                                                     \
+    do {                                                                                   \
+        _tile_zero(C);                                                                     \
+        _tile_loadd(A, (q) + (at) / kParts * 32 * kTileRows + (at) % kParts * kRange, 32); \
+        _tile_loadd(B, weight + (at) * kRange * kPanelRows, 64);                           \
+        _tile_dpbssd(C, A, B);                                                             \
     } while (0)
 
-// One row tile over an even number of ranges of decoded columns, whose scales are in sw. In a pipeline:
-// while range i is multiplied, the sums of range i - 1 are stored and those of range i - 2 scaled.
-// `ahead` advances with every pair of them that `turns` divides, counted from `turn`.
+// All row tiles over an even number of ranges of decoded columns, whose scales are in sw, from group `first` on. In
+// a pipeline that also crosses from one row tile to the next: while a range is multiplied, the sums of the one before
+// are stored and those of the one before that scaled. `ahead` advances with every pair of ranges that `tiles` divides.
 template <int kBits, int kRange>
-void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const int8_t * q, const float * d, float * out,
-                 Ahead<kBits> & ahead, int turn, int turns) {
+void tile_ranges(const int8_t * weight, int ranges, const __m512 * sw, const Tiles & x, int64_t first, int tiles,
+                 float * out, Ahead<kBits> & ahead) {
     constexpr int kParts = 32 / kRange;
-    alignas(64) int32_t sums[4][256];
-    __m512 acc[16];
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) acc[r] = _mm512_loadu_ps(out + r * kPanelRows);
-    auto scale = [&](int i) { add_scaled<16>(sums[i % 4], sw[i], d + i / kParts * kTileRows, acc); };
+    alignas(64) int32_t sums[2][2][256];  // of the pair of ranges that is stored, and of the pair that is scaled
+    const int8_t * q = x.first.q + first * 32 * kTileRows;
+    const float * d = x.first.d + first * kTileRows;
+    int pair = 0, turn = 0;
 
-    OCTET_TILE_DOT(0, 6, 4, 0);
-    OCTET_TILE_DOT(1, 7, 5, 1);
-    _tile_stored(0, sums[0], 64);
-    for (int i = 2; i < ranges; i += 2) {
-        if (++turn == turns) {
-            turn = 0;
-            for (int part = 0; part < 2 / kParts; ++part) ahead.next_group();
-        }
-        OCTET_TILE_DOT(0, 6, 4, i);
-        _tile_stored(1, sums[(i - 1) % 4], 64);
-        scale(i - 2);
-        OCTET_TILE_DOT(1, 7, 5, i + 1);
-        _tile_stored(0, sums[i % 4], 64);
-        scale(i - 1);
-    }
-    _tile_stored(1, sums[(ranges - 1) % 4], 64);
-    scale(ranges - 2);
-    scale(ranges - 1);
+    OCTET_TILE_DOT(0, 6, 4, q, 0);
+    OCTET_TILE_DOT(1, 7, 5, q, 1);
+    _tile_stored(0, sums[0][0], 64);
+    for (int t = 0; t < tiles; ++t, d += x.d_size, out += kTileRows * kPanelRows) {
+        __m512 acc[16];
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) _mm512_storeu_ps(out + r * kPanelRows, acc[r]);
+        for (int r = 0; r < 16; ++r) acc[r] = _mm512_loadu_ps(out + r * kPanelRows);
+        auto scale = [&](int i, const int32_t * from) { add_scaled<16>(from, sw[i], d + i / kParts * kTileRows, acc); };
+        for (int i = 0; i < ranges; i += 2, pair ^= 1) {
+            if (++turn == tiles) {
+                turn = 0;
+                for (int part = 0; part < 2 / kParts; ++part) ahead.next_group();
+            }
+            int next = i + 2;
+            if (next == ranges) {  // what follows the last tile is multiplied in vain
+                next = 0;
+                if (t + 1 < tiles) q += x.q_size;
+            }
+            OCTET_TILE_DOT(0, 6, 4, q, next);
+            _tile_stored(1, sums[pair][1], 64);
+            scale(i, sums[pair][0]);
+            OCTET_TILE_DOT(1, 7, 5, q, next + 1);
+            _tile_stored(0, sums[pair ^ 1][0], 64);
+            scale(i + 1, sums[pair][1]);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < 16; ++r) _mm512_storeu_ps(out + r * kPanelRows, acc[r]);
+    }
 }
 #undef OCTET_TILE_DOT
 
@@ -137,27 +143,24 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
             for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
             for (int part = 0; part < kParts; ++part) sw[g * kParts + part] = scales.next();
         }
-        // The next stretch is asked for while this one is multiplied, by all row tiles in turn: a core has but 16
-        // requests under way.
+        // The next stretch is asked for while this one is multiplied: a core has but 16 requests under way.
+        const int even = groups * kParts / 2 * 2;
+        if (even) tile_ranges<kBits, kRange>(decoded, even, sw, x, first, tiles, out, ahead);
+        if (even == groups * kParts) continue;
+
+        // The range that is left, where the number of groups is odd.
         for (int t = 0; t < tiles; ++t) {
             const Tile tile = x.at(t);
-            const int8_t * q = tile.q + first * 32 * kTileRows;
-            const float * d = tile.d + first * kTileRows;
             float * to = out + t * kTileRows * kPanelRows;
-            const int even = groups * kParts / 2 * 2;
-            if (even) tile_ranges<kBits, kRange>(decoded, even, sw, q, d, to, ahead, t, tiles);
-            if (even == groups * kParts) continue;
-
-            // The one that is left, where the number of groups is odd.
             alignas(64) int32_t sums[256];
             _tile_zero(0);
-            _tile_loadd(6, q + even * 32 * kTileRows, 32);
+            _tile_loadd(6, tile.q + (first + even) * 32 * kTileRows, 32);
             _tile_loadd(4, decoded + even * 512, 64);
             _tile_dpbssd(0, 6, 4);
             _tile_stored(0, sums, 64);
             for (int r = 0; r < kTileRows; ++r) {
                 __m512 acc = _mm512_loadu_ps(to + r * kPanelRows);
-                add_scaled<1>(sums + 16 * r, sw[even], d + even * kTileRows + r, &acc);
+                add_scaled<1>(sums + 16 * r, sw[even], tile.d + (first + even) * kTileRows + r, &acc);
                 _mm512_storeu_ps(to + r * kPanelRows, acc);
             }
         }
