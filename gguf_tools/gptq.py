@@ -16,7 +16,6 @@ from . import ggml, int8, scalar_codes
 # Share of the mean square of a channel that is added to every one. It keeps G invertible where the
 # calibration text did not use all directions, and stands for the noise of rounded activations.
 _DAMPING = 0.01
-_BATCH = 128  # columns whose changes are added to the later ones together, by one matrix product
 
 
 def factor(gram: np.ndarray) -> np.ndarray | None:
@@ -98,18 +97,21 @@ def _sweep(weights: np.ndarray, u: np.ndarray, width: int, rounded) -> np.ndarra
     (width, rows).
     """
     w = np.ascontiguousarray(weights.T, np.float64)
-    columns, out = len(w), np.empty(w.shape)
-    batch = max(width, _BATCH // width * width)
-    for first in range(0, columns, batch):
-        last = min(first + batch, columns)
-        errors = np.empty((last - first, w.shape[1]))
-        for at in range(first, last, width):
-            to = at + width
-            out[at:to] = rounded(at, w[at:to])
+    out, errors = np.empty(w.shape), np.empty(w.shape)
+
+    def sweep(first: int, last: int) -> None:
+        if last - first == width:
+            out[first:last] = rounded(first, w[first:last])
             # Rows of columns: e·U⁻¹ of the block, which for one column is a division.
-            errors[at - first : to - first] = np.linalg.solve(
-                u[at:to, at:to].T, w[at:to] - out[at:to]
+            errors[first:last] = np.linalg.solve(
+                u[first:last, first:last].T, w[first:last] - out[first:last]
             )
-            w[to:last] -= u[at:to, to:last].T @ errors[at - first : to - first]
-        w[last:] -= u[first:last, last:].T @ errors
+            return
+        # By halves, so that nearly all of the work is products of matrices.
+        middle = first + (last - first) // width // 2 * width
+        sweep(first, middle)
+        w[middle:last] -= u[first:middle, middle:last].T @ errors[first:middle]
+        sweep(middle, last)
+
+    sweep(0, len(w))
     return out
