@@ -133,19 +133,23 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
     std::memset(out, 0, size_t(tiles) * kTileRows * kPanelRows * sizeof(float));
     for (int64_t first = 0; first < l.k / 32; first += kStretch) {
         const int groups = int(l.k / 32 - first < kStretch ? l.k / 32 - first : kStretch);
-        alignas(64) int8_t decoded[kStretch * 512];
-        __m512 sw[kStretch * kParts];
-        for (int g = 0; g < groups; ++g) {
-            const uint8_t * codes = w.codes + (first + g) * 64 * kBits;
-            __m512i v[8];
-            decode512<kBits, false>(codes, table, v);
+        const uint8_t * const codes = w.codes + first * 64 * kBits;
+        alignas(64) int8_t decoded[kBits == 8 ? 64 : kStretch * 512];
+        if constexpr (kBits != 8) {
+            for (int g = 0; g < groups; ++g) {
+                __m512i v[8];
+                decode512<kBits, false>(codes + g * 64 * kBits, table, v);
 #pragma GCC unroll 8
-            for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
-            for (int part = 0; part < kParts; ++part) sw[g * kParts + part] = scales.next();
+                for (int j = 0; j < 8; ++j) _mm512_store_si512(decoded + g * 512 + 64 * j, v[j]);
+            }
         }
+        const int8_t * const values = kBits == 8 ? reinterpret_cast<const int8_t *>(codes) : decoded;
+        __m512 sw[kStretch * kParts];
+        for (int i = 0; i < groups * kParts; ++i) sw[i] = scales.next();
+
         // The next stretch is asked for while this one is multiplied: a core has but 16 requests under way.
         const int even = groups * kParts / 2 * 2;
-        if (even) tile_ranges<kBits, kRange>(decoded, even, sw, x, first, tiles, out, ahead);
+        if (even) tile_ranges<kBits, kRange>(values, even, sw, x, first, tiles, out, ahead);
         if (even == groups * kParts) continue;
 
         // The range that is left, where the number of groups is odd.
@@ -155,7 +159,7 @@ void product_short(const Panel & w, const Tiles & x, int tiles, float * out) {
             alignas(64) int32_t sums[256];
             _tile_zero(0);
             _tile_loadd(6, tile.q + (first + even) * 32 * kTileRows, 32);
-            _tile_loadd(4, decoded + even * 512, 64);
+            _tile_loadd(4, values + even * kRange * kPanelRows, 64);
             _tile_dpbssd(0, 6, 4);
             _tile_stored(0, sums, 64);
             for (int r = 0; r < kTileRows; ++r) {
