@@ -24,7 +24,7 @@ Tiles room_for_tiles(const Layout & l, int64_t count, Scratch & q, Scratch & d, 
 
 // So few rows are prepared before the threads start: that takes a microsecond or two, and waiting for
 // each other, where other programs want the cores too, much longer.
-constexpr int64_t kFewRows = 2;
+constexpr int64_t kRowsBefore = 2;
 
 int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
@@ -169,10 +169,11 @@ class Input {
     float * floats_ = nullptr;
 };
 
-// Room for the panels of a piece of each weight that stays the file's blocks, per thread.
-class PanelRoom {
+// Reads the panels of a piece; with room, per thread, for those of each weight that stays the file's blocks.
+class Reader {
   public:
-    PanelRoom(Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads) {
+    Reader(const Kernels & kernels, Scratch & scratch, std::initializer_list<const Weight *> weights, int n_threads)
+        : kernels_(kernels) {
         for (const Weight * w : weights) {
             if (w->matrix.packed) continue;
             bytes_ = std::max(bytes_, (unpacked_bytes(w->matrix.layout) + 63) / 64 * 64);
@@ -180,12 +181,19 @@ class PanelRoom {
         per_thread_ = weights.size() * kPanelsAtOnce;
         if (bytes_) room_ = scratch.get<uint8_t>(bytes_ * per_thread_ * size_t(n_threads));
     }
-    uint8_t * of(const Thread & thread, size_t weight, int panel) const {
-        const size_t which = per_thread_ * size_t(thread.index) + weight * kPanelsAtOnce + size_t(panel);
-        return bytes_ ? room_ + bytes_ * which : nullptr;
+
+    // panels[i] = panel p + i of expert e. The weight is number `weight` of those above.
+    void read(const Thread & thread, size_t weight, const Matrix & m, int64_t e, int64_t p, int count,
+              Panel * panels) const {
+        const size_t first = per_thread_ * size_t(thread.index) + weight * kPanelsAtOnce;
+        for (int i = 0; i < count; ++i) {
+            uint8_t * const room = bytes_ ? room_ + bytes_ * (first + size_t(i)) : nullptr;
+            panels[i] = matrix_panel(m, e, p + i, kernels_.read_blocks, room);
+        }
     }
 
   private:
+    const Kernels & kernels_;
     size_t bytes_ = 0, per_thread_;
     uint8_t * room_ = nullptr;
 };
@@ -224,7 +232,7 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
     input.room_for_floats(x_rows, n_threads, space.x_float);
     Tiles rows = room_for_tiles(l, tile_count(x_rows), space.x_q, space.x_d, space.x_offset);
     Tiles gathered = in_order ? rows : room_for_tiles(l, g.tiles(), space.e_q, space.e_d, space.e_offset);
-    PanelRoom room(space.panels, {&w}, n_threads);
+    const Reader reader(kernels, space.panels, {&w}, n_threads);
     Counter counter;
 
     auto prepare = [&](const Thread & thread) {
@@ -234,7 +242,7 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
             input.prepare(x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
         }
     };
-    const bool few = x_rows <= kFewRows;
+    const bool few = x_rows <= kRowsBefore;
     if (!prepared && few) on_threads(1, prepare);
 
     auto work = [&](const Thread & thread) {
@@ -252,11 +260,7 @@ void multiply_groups(const Kernels & kernels, const Weight & w, const RowsIn & x
             thread.barrier();
         }
         Panel panels[kPanelsAtOnce];
-        auto read = [&](int64_t e, int64_t p, int count) {
-            for (int i = 0; i < count; ++i) {
-                panels[i] = matrix_panel(w.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
-            }
-        };
+        auto read = [&](int64_t e, int64_t p, int count) { reader.read(thread, 0, w.matrix, e, p, count, panels); };
         for_each_piece(g, w.matrix.n, !w.matrix.packed, thread.count, counter, read, [&](const Piece & piece) {
             alignas(64) float y[kPanelsAtOnce * kMaxRows * kPanelRows];
             auto to = [&](int r) { return out + g.slot[piece.at + r] * out_stride; };
@@ -319,7 +323,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
     Tiles ht = room_for_tiles(mid, g.tiles(), space.h_q, space.h_d, space.h_offset);
     float * h = space.h.get<float>(size_t(slots * n_ff));   // in sorted order
     float * y = space.y.get<float>(size_t(slots * n_out));  // in order of the slots
-    PanelRoom room(space.panels, {&gate, &up, &down}, n_threads);
+    const Reader reader(kernels, space.panels, {&gate, &up, &down}, n_threads);
     Counter gate_units, down_units;
 
     auto work = [&](const Thread & thread) {
@@ -342,11 +346,8 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         // A panel of gate and one of up make a pair, so that their outputs meet in the cache.
         Panel gate_panels[kPanelsAtOnce], up_panels[kPanelsAtOnce];
         auto read_both = [&](int64_t e, int64_t p, int count) {
-            for (int i = 0; i < count; ++i) {
-                gate_panels[i] = matrix_panel(gate.matrix, e, p + i, kernels.read_blocks, room.of(thread, 0, i));
-                up_panels[i] = matrix_panel(up.matrix, e, p + i + c.up_row / kPanelRows, kernels.read_blocks,
-                                            room.of(thread, 1, i));
-            }
+            reader.read(thread, 0, gate.matrix, e, p, count, gate_panels);
+            reader.read(thread, 1, up.matrix, e, p + c.up_row / kPanelRows, count, up_panels);
         };
         const bool decodes = !gate.matrix.packed || !up.matrix.packed;
         for_each_piece(g, n_ff, decodes, thread.count, gate_units, read_both, [&](const Piece & piece) {
@@ -368,11 +369,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         thread.barrier();
 
         Panel panels[kPanelsAtOnce];
-        auto read = [&](int64_t e, int64_t p, int count) {
-            for (int i = 0; i < count; ++i) {
-                panels[i] = matrix_panel(down.matrix, e, p + i, kernels.read_blocks, room.of(thread, 2, i));
-            }
-        };
+        auto read = [&](int64_t e, int64_t p, int count) { reader.read(thread, 2, down.matrix, e, p, count, panels); };
         for_each_piece(g, n_out, !down.matrix.packed, thread.count, down_units, read, [&](const Piece & piece) {
             alignas(64) float out[kPanelsAtOnce * kMaxRows * kPanelRows];
             auto to = [&](int r) { return y + g.slot[piece.at + r] * n_out; };

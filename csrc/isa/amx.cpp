@@ -21,8 +21,8 @@
 namespace octet {
 namespace {
 
-// Below this a product by vpdpbusd, which decodes into registers and leaves no row idle, is cheaper than tiles.
-constexpr int kFewRows = 9;
+// With fewer rows a product by vpdpbusd, which decodes into registers and leaves no row idle, is cheaper than tiles.
+constexpr int kMinRows = 9;
 
 // The configuration of the tile registers of this thread, for as long as it lives. Whoever else uses tiles
 // in the process (ggml's own AMX code does, and configures each thread once) finds theirs again.
@@ -248,7 +248,7 @@ void product_long(const Panel * w, const Tiles & x, int tiles, float * out) {
 
 // Rows of the last tile beyond `rows` are computed from whatever the tile holds.
 void product(const Panel * w, int count, const Tiles & x, int rows, float * out) {
-    if (rows < kFewRows) return kAvx512VnniKernels.product(w, count, x, rows, out);
+    if (rows < kMinRows) return kAvx512VnniKernels.product(w, count, x, rows, out);
     const int tiles = padded_rows(rows) / kTileRows;
     for (int p = 0; p < count;) {
         float * const to = out + p * padded_rows(rows) * kPanelRows;
