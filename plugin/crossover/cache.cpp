@@ -8,17 +8,16 @@
 #include "cache.h"
 
 #include <pwd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <locale>
 #include <sstream>
+
+#include "files/files.h"
 
 namespace octet {
 
@@ -29,15 +28,6 @@ namespace {
 constexpr char kHead[] = "octet crossover 1";
 constexpr char kPrefix[] = "crossover-";
 constexpr size_t kLargestFile = 1 << 16, kMostFiles = 4096;
-
-// FNV-1a, 64 bits.
-std::string hash(const std::string & text) {
-    uint64_t h = 0xcbf29ce484222325u;
-    for (unsigned char c : text) h = (h ^ c) * 0x100000001b3u;
-    char hex[17];
-    std::snprintf(hex, sizeof hex, "%016" PRIx64, h);
-    return hex;
-}
 
 std::string key_text(const Key & key) {
     std::string text;
@@ -51,13 +41,14 @@ std::string file_text(const Key & key, const Curve & curve) {
     text.precision(9);
     text << kHead << "\n" << key_text(key) << "\n";
     for (const Sample & s : curve) text << s.rows << " " << s.ours_ms << " " << s.other_ms << "\n";
-    return text.str() + "check " + hash(text.str()) + "\n";
+    return text.str() + "check " + hash_of(text.str()) + "\n";
 }
 
 // False for anything but what file_text() writes.
 bool parse(const std::string & text, Key * key, Curve * curve) {
     const size_t check = text.rfind("check ");
-    if (check == std::string::npos || text.substr(check) != "check " + hash(text.substr(0, check)) + "\n") return false;
+    if (check == std::string::npos || text.substr(check) != "check " + hash_of(text.substr(0, check)) + "\n")
+        return false;
     std::istringstream lines(text.substr(0, check));
     lines.imbue(std::locale::classic());
     std::string line;
@@ -71,29 +62,12 @@ bool parse(const std::string & text, Key * key, Curve * curve) {
     return is_curve(*curve);
 }
 
-bool read_file(const fs::path & path, CurveCache::Entry * entry) {
-    std::ifstream file(path, std::ios::binary);
-    std::string text(kLargestFile, '\0');
-    file.read(text.data(), std::streamsize(text.size()));
-    text.resize(size_t(file.gcount()));
+bool read_entry(const fs::path & path, CurveCache::Entry * entry) {
+    std::string text;
     Curve curve;
-    if (!parse(text, &entry->key, &curve)) return false;
+    if (!read_file(path.string(), kLargestFile, &text) || !parse(text, &entry->key, &curve)) return false;
     entry->curve = std::make_shared<const Curve>(std::move(curve));
     return true;
-}
-
-bool write_file(const fs::path & path, const std::string & text) {
-    std::error_code wrong;
-    fs::create_directories(path.parent_path(), wrong);
-    std::string beside = path.string() + ".XXXXXX";
-    const int fd = mkstemp(beside.data());
-    if (fd < 0) return false;
-    fchmod(fd, 0644);
-    bool ok = ::write(fd, text.data(), text.size()) == ssize_t(text.size());
-    ok &= close(fd) == 0;
-    ok = ok && std::rename(beside.c_str(), path.c_str()) == 0;
-    if (!ok) unlink(beside.c_str());
-    return ok;
 }
 
 }  // namespace
@@ -146,7 +120,7 @@ CurveCache::CurveCache(std::string folder) : folder_(std::move(folder)) {
         if (!at->is_regular_file(odd)) continue;
         ++files;
         Entry entry;
-        if (read_file(at->path(), &entry)) entries_.push_back(std::move(entry));
+        if (read_entry(at->path(), &entry)) entries_.push_back(std::move(entry));
     }
 }
 
@@ -167,7 +141,7 @@ bool CurveCache::keep(const Key & key, Curve curve) {
                        entries_.end());
         entries_.push_back({key, kept});
     }
-    return write_file(fs::path(folder_) / (kPrefix + hash(key_text(key)) + ".txt"), text);
+    return write_file(folder_ + "/" + kPrefix + hash_of(key_text(key)) + ".txt", text);
 }
 
 std::vector<CurveCache::Entry> CurveCache::entries() const {

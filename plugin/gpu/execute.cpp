@@ -25,15 +25,15 @@ void settle(Graphics & g) {
     }
 }
 
-void close_half(Graphics & g, const std::string & why) {
-    g.no_half = true;
-    say(g.name + ": int8 products instead of fp16: " + why);
-}
-
 // run(choose) until it goes through or nothing is left to try. A program that cannot be built closes one
 // kind of arithmetic, and so does a lack of memory fp16, which needs more; anything else closes the device.
 template <typename F>
 bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::string & kinds, F run) {
+    std::string closed;  // what was given up; said when something else went through, so that a failure is one line
+    const auto close_half = [&](const std::string & why) {
+        g.no_half = true;
+        closed = "int8 products instead of fp16: " + why;
+    };
     while (!g.off) {
         bool half_asked = false;
         const gpu::ChooseArithmetic choose = [&](double rows) {
@@ -43,6 +43,7 @@ bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::s
         };
         try {
             const gpu::Ran ran = run(choose);
+            if (!closed.empty()) say(g.name + ": " + closed);
             if (!ran.ok) return false;
             count("sycl ", kinds, ran.int8_rows);
             count("sycl half ", kinds, ran.half_rows);
@@ -51,15 +52,15 @@ bool attempt(Graphics & g, const gpu::ChooseArithmetic & preferred, const std::s
             if (why.half ? g.no_int8 : g.no_half) {
                 switch_off(g, why.what());
             } else if (why.half) {
-                close_half(g, why.what());
+                close_half(why.what());
             } else {
                 g.no_int8 = true;
-                say(g.name + ": fp16 products instead of int8: " + why.what());
+                closed = std::string("fp16 products instead of int8: ") + why.what();
             }
             settle(g);
         } catch (const gpu::MemoryError & why) {
             if (half_asked && !g.no_int8)
-                close_half(g, why.what());
+                close_half(why.what());
             else
                 switch_off(g, why.what());
             settle(g);

@@ -60,6 +60,47 @@ class Chain(ctypes.Structure):
     )
 
 
+def weight_spec(name: str, blocks, k: int, packed=True, float_products=False, **where) -> Spec:
+    """The struct of a weight of blocks (experts, n, bytes), uint8, which must outlive it.
+
+    `where`: scale_group (32 if not said), rotation, seed as in docs/format.md.
+    """
+    return Spec(
+        format=name.encode(),
+        n_experts=blocks.shape[0],
+        n=blocks.shape[1],
+        k=k,
+        packed=packed,
+        float_products=float_products,
+        blocks=blocks.ctypes.data,
+        bytes=blocks.nbytes,
+        **{"scale_group": 32, **where},
+    )
+
+
+def chain_arguments(gate, up, down, op: str, x, ids, weights) -> tuple:
+    """The struct of an expert layer, its output (tokens, n), and what must live as long as both.
+
+    Weights have `handle`, down `n` as well; `up` None: it is merged into gate.
+    """
+    x, weights = (np.ascontiguousarray(a, np.float32) for a in (x, weights))
+    ids = np.ascontiguousarray(ids, np.int32)
+    out = np.empty((len(x), down.n), np.float32)
+    arguments = Chain(
+        gate=gate.handle,
+        up=up.handle if up else None,
+        down=down.handle,
+        glu=op.encode(),
+        n_tokens=len(x),
+        n_used=ids.shape[1],
+        x=x.ctypes.data,
+        ids=ids.ctypes.data,
+        weights=weights.ctypes.data,
+        out=out.ctypes.data,
+    )
+    return arguments, out, (x, ids, weights)
+
+
 @cache
 def _library() -> ctypes.CDLL:
     runtime.import_llama_cpp()  # the library wants the runtime's ggml in the process first
@@ -97,21 +138,10 @@ class Place:
             raise OctetError((why or b"no reason given").decode("utf-8", "replace"))
         return done
 
-    def weight(self, name: str, blocks, k: int, scale_group=32, rotation=0, seed=0) -> "Weight":
-        """A weight of file blocks (experts, n, bytes); scale_group as in docs/format.md."""
+    def weight(self, name: str, blocks, k: int, **where) -> "Weight":
+        """A weight of file blocks (experts, n, bytes); `where` as in weight_spec."""
         blocks = np.ascontiguousarray(blocks, np.uint8)
-        spec = Spec(
-            format=name.encode(),
-            n_experts=blocks.shape[0],
-            n=blocks.shape[1],
-            k=k,
-            scale_group=scale_group,
-            packed=1,
-            rotation=rotation,
-            seed=seed,
-            blocks=blocks.ctypes.data,
-            bytes=blocks.nbytes,
-        )
+        spec = weight_spec(name, blocks, k, **where)
         new = getattr(_library(), f"{self.prefix}_weight_new")
         return Weight(self, self._check(new(*self._self(), ctypes.byref(spec))), blocks.shape[1])
 
@@ -120,22 +150,9 @@ class Place:
 
     def chain(self, gate, up, down, op: str, x, ids, weights, half=False) -> np.ndarray:
         """out (tokens, n) of an expert layer; `up` None: it is merged into gate."""
-        x, weights = (np.ascontiguousarray(a, np.float32) for a in (x, weights))
-        ids = np.ascontiguousarray(ids, np.int32)
-        out = np.empty((len(x), down.n), np.float32)
-        arguments = Chain(
-            gate=gate.handle,
-            up=up.handle if up else None,
-            down=down.handle,
-            glu=op.encode(),
-            n_tokens=len(x),
-            n_used=ids.shape[1],
-            x=x.ctypes.data,
-            ids=ids.ctypes.data,
-            weights=weights.ctypes.data,
-            out=out.ctypes.data,
-        )
+        arguments, out, keep = chain_arguments(gate, up, down, op, x, ids, weights)
         self._check(self._run(arguments, half))
+        del keep
         return out
 
     def _run(self, arguments, half) -> int:

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "files.h"
+#include "files/files.h"
 
 namespace octet::gpu {
 
@@ -32,6 +32,8 @@ std::string megabytes(size_t bytes) { return std::to_string((bytes + (1 << 20) -
 
 // What a cached program is kept under, and what it has to begin with.
 constexpr char kHead[] = "octet gpu program 1\n";
+// Sources have some 10 KB, programs some 100 KB.
+constexpr size_t kLargestSource = 1 << 20, kLargestProgram = 64 << 20;
 
 }  // namespace
 
@@ -129,7 +131,8 @@ void Gpu::read_sources() {
         const std::string extension = file.extension().string();
         if (extension != ".h" && extension != ".cpp") continue;
         std::string text;
-        if (!read_file(file.string(), &text)) throw Error(file.string() + " cannot be read: reinstall llama-octet");
+        if (!read_file(file.string(), kLargestSource, &text))
+            throw Error(file.string() + " cannot be read: reinstall llama-octet");
         // A kernel of the later folder takes the place of a plain one.
         (extension == ".h" ? includes_ : sources_)[file.filename().string()] = text;
     }
@@ -158,7 +161,7 @@ octet_gpu_program * Gpu::program(const std::string & name, const std::string & o
     octet_gpu_program * p = nullptr;
     // The file: head, hash of the program, program.
     const size_t hash_size = hash_of("").size();
-    if (!path.empty() && read_file(path, &kept) && kept.size() > head.size() + hash_size &&
+    if (!path.empty() && read_file(path, kLargestProgram, &kept) && kept.size() > head.size() + hash_size &&
         kept.compare(0, head.size(), head) == 0) {
         const std::string bytes = kept.substr(head.size() + hash_size);
         if (kept.compare(head.size(), hash_size, hash_of(bytes)) == 0) {

@@ -1,6 +1,6 @@
 """Device source to SPIR-V with the compiler of the SYCL runtime: what happens on a user's machine.
 
-Needs the packages of the `sycl` extra in this interpreter's environment, and g++ for the small
+Needs the packages of the `test-sycl` extra in this interpreter's environment, and g++ for the small
 program that calls the runtime (frontend.cpp).
 """
 
@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
     try:
         return {name: metadata.version(name) for name in _PACKAGES}
     except metadata.PackageNotFoundError as error:
-        raise Missing(f"{error.name} is not installed: pip install '.[sycl]'") from None
+        raise Missing(f"{error.name} is not installed: pip install '.[test-sycl]'") from None
 
 
 def _without_comments(text: str) -> bytes:

@@ -6,7 +6,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int, c_int8, c_int32, c_int64, 
 import llama_cpp  # noqa: F401  (the library wants the runtime's ggml in the process first)
 import numpy as np
 from llama_octet import library
-from llama_octet.gpu_layers import Chain, Spec
+from llama_octet.gpu_layers import chain_arguments, weight_spec
 
 # Every instruction set of the project. Those that this machine lacks are skipped by name.
 ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "i8mm")
@@ -145,19 +145,8 @@ class Weight:
         self._blocks = np.ascontiguousarray(blocks, np.uint8)  # in use if it is not packed
         experts = self._blocks.reshape(-1, *self._blocks.shape[-2:])
         self.n, self.k = experts.shape[1], k
-        spec = Spec(
-            format=name.encode(),
-            n_experts=len(experts),
-            n=self.n,
-            k=k,
-            scale_group=scale_group,
-            packed=packed,
-            rotation=rotation,
-            seed=seed,
-            float_products=float_products,
-            blocks=self._blocks.ctypes.data,
-            bytes=self._blocks.nbytes,
-        )
+        where = {"scale_group": scale_group, "rotation": rotation, "seed": seed}
+        spec = weight_spec(name, experts, k, packed, float_products, **where)
         self.handle = _lib.octet_kernel_weight_new(ctypes.byref(spec))
         if not self.handle:
             raise Refused(_error())
@@ -236,26 +225,6 @@ def multiply_by_expert(isa: str, weight: Weight, x, ids, threads=1) -> np.ndarra
         c_int(threads),
     )
     return out
-
-
-def chain_arguments(gate, up, down, op, x, ids, weights):
-    """The struct of a chain, its output, and what has to live as long as both."""
-    x, weights = _f32(x), _f32(weights)
-    ids = np.ascontiguousarray(ids, np.int32)
-    out = np.empty((len(x), down.n), np.float32)
-    arguments = Chain(
-        gate=gate.handle,
-        up=up.handle if up else None,
-        down=down.handle,
-        glu=op.encode(),
-        n_tokens=len(x),
-        n_used=ids.shape[1],
-        x=x.ctypes.data,
-        ids=ids.ctypes.data,
-        weights=weights.ctypes.data,
-        out=out.ctypes.data,
-    )
-    return arguments, out, (x, ids, weights)
 
 
 def chain(isa: str, gate: Weight, up: Weight | None, down: Weight, op, x, ids, weights, threads=1):

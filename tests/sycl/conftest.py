@@ -18,7 +18,7 @@ def offline():
         for package in ("intel-sycl-rt", "intel-opencl-rt"):
             metadata.version(package)
     except metadata.PackageNotFoundError as missing:
-        pytest.skip(f"{missing.name} is not installed: pip install '.[sycl]'")
+        pytest.skip(f"{missing.name} is not installed: pip install '.[test-sycl]'")
     if not shutil.which("clang-19"):
         pytest.skip("clang-19 is not installed; it compiles the kernels' IR for this machine")
     try:

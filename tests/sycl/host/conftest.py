@@ -18,7 +18,9 @@ def pytest_collection_modifyitems(items):
     where = gpu.prefix()
     if where and (where / "lib/libintelocl.so").is_file():
         return
-    skip = pytest.mark.skip(reason="intel-sycl-rt and intel-opencl-rt are not installed")
+    skip = pytest.mark.skip(
+        reason="intel-sycl-rt and intel-opencl-rt are not installed (pip install '.[test-sycl]')"
+    )
     for item in items:
         if "found" in getattr(item, "fixturenames", ()):
             item.add_marker(skip)
