@@ -9,21 +9,21 @@ import numpy as np
 
 from .. import metadata, rotation
 from ..reader import Model, Tensor
+from . import unfolded
 
 _WEIGHTS = 1 << 22  # that are decoded at once
 
 
-def errors(control: Model, candidate: Model, samples, rounds: bool) -> list[dict] | None:
+def errors(control: Model, candidate: Model, samples, rounds: bool) -> list[dict]:
     """Relative errors of the products that change, the largest first: {"name", "error"}.
 
     error = sqrt(Σ(y' − y)² / Σy²), y being the control's outputs for the sampled inputs and y' the
     candidate's. `samples`: what llama_octet.layer_inputs keeps, as a mapping. `rounds`: whether the
-    candidate rounds the inputs of quantized weights to 8 bits. None if the candidate is smoothed:
-    its inputs are others.
+    candidate rounds the inputs of quantized weights to 8 bits. If the candidate is smoothed, it is
+    given the inputs that its smoothing makes of them, and its outputs are measured without it.
     """
     octet = metadata.read(candidate) or metadata.Octet("")
-    if octet.smoothing != "none":
-        return None
+    smoothing = unfolded.smoothing(control, candidate)
     found = []
     for name, first in zip(samples["names"].tolist(), samples["first"].tolist(), strict=True):
         before, after = control.tensors.get(name), candidate.tensors.get(name)
@@ -36,14 +36,20 @@ def errors(control: Model, candidate: Model, samples, rounds: bool) -> list[dict
         if f"{first}@experts" in samples:
             experts = samples[f"{first}@experts"]
         block, group = listed or (0, 32)
-        fed = x
-        if block:
-            fed = rotation.rotate(x, block, octet.seed).astype(np.float32)
-        if rounds and after.type.quantized:
-            fed = rounded(fed, group)
+        columns, scale = smoothing.columns.get(name), smoothing.rows.get(name)
         wrong, all_of_it = 0.0, 0.0
         for expert, rows in _rows(after, x, experts):
-            for y, z in _outputs(before, after, expert, x[rows], fed[rows]):
+            given = x[rows]
+            fed = given
+            if columns is not None:
+                fed = (fed / columns[min(expert, len(columns) - 1)]).astype(np.float32)
+            if block:
+                fed = rotation.rotate(fed, block, octet.seed).astype(np.float32)
+            if rounds and after.type.quantized:
+                fed = rounded(fed, group)
+            for part, y, z in _outputs(before, after, expert, given, fed):
+                if scale is not None:
+                    z = z / scale[part]
                 wrong += float(np.square(z - y).sum())
                 all_of_it += float(np.square(y).sum())
         if all_of_it > 0:
@@ -71,9 +77,10 @@ def _rows(weight: Tensor, x: np.ndarray, experts: np.ndarray | None):
 
 
 def _outputs(before: Tensor, after: Tensor, expert: int, x: np.ndarray, fed: np.ndarray):
-    """Outputs of both, some rows of the weight at a time."""
+    """Outputs of both, some rows of the weight at a time, and which rows these are."""
     count, step = before.shape[1], max(1, _WEIGHTS // before.columns)
     for row in range(0, count, step):
         rows = min(step, count - row)
         at = expert * count + row
-        yield x @ before.floats(at, rows).T, fed @ after.floats(at, rows).T
+        part = slice(at, at + rows)
+        yield part, x @ before.floats(at, rows).T, fed @ after.floats(at, rows).T

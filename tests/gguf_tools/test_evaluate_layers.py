@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import reference
 from llama_octet.gguf_tools.convert import convert
-from llama_octet.gguf_tools.evaluate import layers
+from llama_octet.gguf_tools.evaluate import layers, unfolded
 from llama_octet.gguf_tools.reader import Model
+from llama_octet.gguf_tools.smoothing import Smoothing
 
 Q, K, GATE = "blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.ffn_gate_exps.weight"
 
@@ -86,11 +87,59 @@ def test_the_largest_come_first_and_copies_are_left_out(tmp_path, source, sample
     assert some[0]["error"] > some[1]["error"] > 0
 
 
-def test_smoothed_files_have_other_inputs(tmp_path, source, samples):
-    from llama_octet.gguf_tools.smoothing import Smoothing
+@pytest.mark.parametrize("kind", ["experts", "dense"])
+def test_a_smoothed_file_is_given_what_its_smoothing_makes_of_the_inputs(tmp_path, kind):
+    """The factors are not in the file; the errors are as if they were known."""
+    source, out = tmp_path / "in.gguf", tmp_path / "out.gguf"
+    if kind == "dense":
+        models.random_dense(source, layers=1)
+        norm, readers = "blk.0.ffn_norm.weight", ["ffn_gate", "ffn_up"]
+        up, down, count = "blk.0.ffn_up.weight", "blk.0.ffn_down.weight", 1
+    else:
+        models.random_moe(source, experts=3, layers=1)
+        norm, readers = "blk.0.ffn_norm.weight", ["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps"]
+        up, down, count = "blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight", 3
+    readers = [f"blk.0.{name}.weight" for name in readers]
+    rng, seed = np.random.default_rng(6), 2
+    with Model(source) as model:
+        shapes = {name: t.shape for name, t in model.tensors.items()}
+    s = np.exp2(rng.uniform(-3, 3, (1, shapes[up][0]))).astype(np.float32).astype(float)
+    t = np.exp2(rng.uniform(-3, 3, (count, shapes[down][0])))
+    known = Smoothing("smoothquant+updown", 0.5, {name: s for name in readers} | {norm: 1 / s})
+    known.columns[down] = 1 / t
+    known.rows[up] = t.reshape(-1)
+    convert(source, out, smoothing=known, seed=seed)
 
-    out = tmp_path / "out.gguf"
-    half = {Q: np.full((1, 256), 0.5)}
-    convert(source, out, smoothing=Smoothing("smoothquant", 0.5, columns=half))
+    names = [readers[-2], up, down]
+    samples = {"names": np.array(names), "first": np.array(names)}
+    for name in names:
+        samples[name] = rng.standard_normal((6, shapes[name][0])).astype(np.float32)
+        if count > 1:
+            samples[f"{name}@experts"] = np.full((6, 1), 1, np.int32)
+    got = found(source, out, samples, True)
+    assert set(got) == set(names)
     with Model(source) as before, Model(out) as after:
-        assert layers.errors(before, after, samples, True) is None
+        for name in names:
+            first = before.tensors[name].shape[1] * (count > 1)
+            rows = before.tensors[name].shape[1]
+            x = samples[name].astype(float)
+            exact = x @ before.tensors[name].floats(first, rows).T.astype(float)
+            factors = known.columns[name]
+            turned = reference.rotate_rows(x / factors[min(1, len(factors) - 1)], 128, seed)
+            q, d = reference.quantize_rows(turned.astype(np.float32), x.shape[1])
+            raw = np.frombuffer(after.tensors[name].read(first, rows), np.uint8)
+            weight = reference.decode("q8_0", raw.reshape(rows, -1))
+            y, _ = reference.product_exact(q, d, *weight)
+            if name == up:
+                y = y / t[min(1, count - 1)]
+            wanted = relative(y, exact)
+            assert 0 < wanted < 0.2
+            assert got[name] == pytest.approx(wanted, rel=0.02)
+
+
+def test_without_a_smoothing_there_are_no_factors(tmp_path, source):
+    out = tmp_path / "out.gguf"
+    convert(source, out)
+    with Model(source) as before, Model(out) as after:
+        none = unfolded.smoothing(before, after)
+    assert not none.columns and not none.rows
