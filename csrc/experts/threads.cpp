@@ -1,10 +1,9 @@
 // The team is OpenMP's, so that a process that already computes with OpenMP keeps one set of threads.
 #include "octet/threads.h"
 
-#if defined(_OPENMP)
-#include <omp.h>
 #include <pthread.h>
-#endif
+
+#include "openmp.h"
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -35,19 +34,6 @@ class DefaultFloat {
 #endif
 };
 
-}  // namespace
-
-void Thread::barrier() const {
-#if defined(_OPENMP)
-    if (count > 1) {
-#pragma omp barrier
-    }
-#endif
-}
-
-#if defined(_OPENMP)
-namespace {
-
 // A forked child has the team's records but none of its threads, and would wait for them for ever: it
 // works alone.
 bool forked = false;
@@ -57,23 +43,28 @@ bool in_forked_child() {
     return registered == 0 && forked;
 }
 
+struct Call {
+    void (*f)(void * data, const Thread & thread);
+    void * data;
+};
+
 }  // namespace
-#endif
+
+void Thread::barrier() const {
+    if (count > 1) openmp()->barrier();
+}
 
 void run_on_threads(int n_threads, void (*f)(void *, const Thread &), void * data) {
-#if defined(_OPENMP)
-    if (n_threads > 1 && !in_forked_child() && !omp_in_parallel()) {
-#pragma omp parallel num_threads(n_threads)
-        {
+    const OpenMp * const team = n_threads > 1 && !in_forked_child() ? openmp() : nullptr;
+    if (team && !team->in_parallel()) {
+        Call call = {f, data};
+        auto on_each = [](void * p) {
+            const Call & c = *static_cast<Call *>(p);
             DefaultFloat mode;
-            Thread thread{omp_get_thread_num(), omp_get_num_threads()};
-            f(data, thread);
-        }
-        return;
+            c.f(c.data, Thread{openmp()->thread_num(), openmp()->num_threads()});
+        };
+        return team->parallel(on_each, &call, unsigned(n_threads), 0);
     }
-#else
-    (void) n_threads;
-#endif
     DefaultFloat mode;
     f(data, Thread{0, 1});
 }

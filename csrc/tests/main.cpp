@@ -50,6 +50,7 @@ int main(int argc, char ** argv) {
     run("product", test_product);
     run("multiply", test_multiply);
     run("chain", test_chain);
+    run("threads", test_threads);
     run("c_api", test_c_api);
     std::printf("%ld passed, %ld failed\n", totals().passed, totals().failed);
     return totals().failed ? 1 : 0;

@@ -10,12 +10,14 @@
 #include <cstring>
 #include <memory>
 
+#include "../abi/cpu_backend.h"
 #include "../abi/gate.h"
 #include "../gpu/devices.h"
 #include "api.h"
 #include "device.h"
 #include "execute.h"
 #include "match.h"
+#include "octet/threads.h"
 #include "status.h"
 
 namespace octet {
@@ -139,6 +141,7 @@ Registry * register_backend() {
     if (wrong.empty()) wrong = load_settings();
     set_error(wrong);
     if (!wrong.empty()) return nullptr;
+    use_openmp_of(ggml::cpu_backend_library());
     set_weight_buffer_device(&device_a);
     announce();
     open_gpus(settings());
