@@ -224,6 +224,7 @@ Tensor * ggml_mul_mat(Context *, Tensor *, Tensor *);
 Tensor * ggml_add(Context *, Tensor *, Tensor *);
 Tensor * ggml_view_2d(Context *, Tensor *, int64_t ne0, int64_t ne1, size_t nb1, size_t offset);
 void ggml_set_name(Tensor *, const char *);
+Tensor * ggml_get_tensor(Context *, const char * name);
 Graph * ggml_new_graph(Context *);
 void ggml_build_forward_expand(Graph *, Tensor *);
 BufferType * ggml_backend_cpu_buffer_type();
@@ -242,7 +243,6 @@ const void * gguf_get_arr_data(const GgufContext *, int64_t key);
 const char * gguf_get_arr_str(const GgufContext *, int64_t key, size_t i);
 int64_t gguf_get_n_tensors(const GgufContext *);
 const char * gguf_get_tensor_name(const GgufContext *, int64_t tensor);
-int gguf_get_tensor_type(const GgufContext *, int64_t tensor);
 }
 
 inline bool is_view_op(int op) {

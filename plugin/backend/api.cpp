@@ -9,6 +9,7 @@
 #include "../gpu/weights.h"
 #include "auto.h"
 #include "decide.h"
+#include "layout.h"
 #include "status.h"
 
 namespace octet {
@@ -36,8 +37,9 @@ static void warn_unmatched(const Model & model) {
                                                                                {"OCTET_EXCLUDE", &settings().exclude}};
     for (const auto & [variable, patterns] : lists) {
         for (const std::string & pattern : *patterns) {
-            bool found = model.types.empty();
-            for (const auto & [name, type] : model.types) found = found || matches_any({pattern}, name.c_str());
+            bool found = model.tensors_of_file.empty();
+            for (const auto & [name, tensor] : model.tensors_of_file)
+                found = found || matches_any({pattern}, name.c_str());
             if (!found) {
                 std::fprintf(stderr, "octet: %s: %s has no tensor named %s\n", variable, model.path.c_str(),
                              pattern.c_str());
@@ -49,6 +51,7 @@ static void warn_unmatched(const Model & model) {
 static int begin(const std::shared_ptr<Model> & model, const std::string & wrong) {
     if (wrong.empty()) {
         warn_unmatched(*model);
+        choose_layout(settings(), model.get());
         set_current_model(model);
         hold_lines();
     }
@@ -90,16 +93,17 @@ int octet_model_begin(const char * path) {
 }
 
 int octet_model_begin_read(const char * path, int seed, int64_t n_tensors, const char * const * names,
-                           const char * const * types, const int32_t * rotations, const int32_t * scale_groups,
-                           int n_threads) {
+                           const char * const * types, const int64_t * shapes, const uint64_t * bytes,
+                           const int32_t * rotations, const int32_t * scale_groups, int n_threads, int n_context) {
     auto model = std::make_shared<Model>();
     model->path = path;
     model->n_threads = n_threads;
+    model->n_context = n_context;
     std::string wrong;
     if (seed < 0 || seed > 0xffff) wrong = "the seed " + std::to_string(seed) + " is not in 0 ... 65535";
     model->seed = uint16_t(seed);
     for (int64_t i = 0; i < n_tensors && wrong.empty(); ++i) {
-        model->types.emplace(names[i], types[i]);
+        add_tensor(model.get(), names[i], types[i], shapes + 4 * i, bytes[i]);
         if (rotations[i] >= 0) wrong = add_facts(model.get(), names[i], {rotations[i], scale_groups[i]});
     }
     return begin(model, wrong.empty() ? "" : "'" + model->path + "': " + wrong);
@@ -110,11 +114,20 @@ void octet_use_gpus(const char * driver, const char * sources, const char * cach
 }
 
 void octet_model_end() {
+    const std::string line = layout_line(settings(), *current_model());
+    if (!line.empty() && status().holds(*current_model())) say(line);
     set_current_model(nullptr);
     release_lines();
 }
 
 size_t octet_status(char * out, size_t size) { return write(status().json(), out, size); }
+
+size_t octet_layout(char * out, size_t size) {
+    const std::shared_ptr<const Model> model = current_model();
+    return write("{\"layout\": " + quoted(layout_name(packs(settings(), *model))) +
+                     ", \"reason\": " + quoted(model->layout_reason) + "}",
+                 out, size);
+}
 
 size_t octet_decide(const char * name, const char * type, const int64_t ne[4], char * out, size_t size) {
     Decision d = decide(settings(), *current_model(), name, type, ne, op_of(ne));
@@ -134,12 +147,14 @@ size_t octet_crossovers(char * out, size_t size) {
 
 void octet_set_stock(const char * description) { set_stock(description); }
 
-int octet_crossover_keep(const char * label, int n_samples, const double * rows, const double * ours_ms,
+int octet_crossover_keep(const char * label, int packed, int n_samples, const double * rows, const double * ours_ms,
                          const double * stock_ms) {
     Curve curve;
     for (int i = 0; i < n_samples; ++i) curve.push_back({rows[i], ours_ms[i], stock_ms[i]});
     if (!is_curve(curve)) return result(std::string(label) + ": the timings make no sense");
-    if (crossovers().keep(crossover_key(settings(), *current_model(), label), curve)) return result("");
+    Model model = *current_model();
+    model.packed = packed != 0;
+    if (crossovers().keep(crossover_key(settings(), model, label), curve)) return result("");
     result(cache_folder() + " cannot be written (OCTET_CACHE_DIR)");
     return 2;
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "layout.h"
 #include "octet/matrix.h"
 #include "status.h"
 
@@ -100,7 +101,7 @@ std::string label_of(const Settings & s, const Model & model, const char * name,
         const Place p = place_of(name, ne);
         std::string chain;
         if (p.role != Place::none)
-            chain = model.types.empty() ? possible_chain(s, model, p, type) : known_chain(s, model, p, ne);
+            chain = model.tensors_of_file.empty() ? possible_chain(s, model, p, type) : known_chain(s, model, p, ne);
         if (!chain.empty()) return chain;
     }
     return std::string(experts ? "experts " : "dense ") + type + " " + by(ne[1], ne[0]);
@@ -113,7 +114,7 @@ Key crossover_key(const Settings & s, const Model & model, const std::string & l
             {"stock", stock()},
             {"cpu", cpu},
             {"isa", isa_name(s.isa)},
-            {"layout", s.layout == LayoutChoice::native ? "native" : "packed"},
+            {"layout", layout_name(packs(s, model))},
             {"threads", std::to_string(threads)},
             {"layer", label}};
 }
@@ -121,6 +122,7 @@ Key crossover_key(const Settings & s, const Model & model, const std::string & l
 bool of_this_machine(const Settings & s, const Key & key) {
     Model model;
     model.n_threads = std::atoi(value_of(key, "threads").c_str());
+    model.packed = value_of(key, "layout") == layout_name(true);
     return key == crossover_key(s, model, value_of(key, "layer"));
 }
 

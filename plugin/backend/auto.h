@@ -29,7 +29,8 @@ std::string label_of(const Settings & settings, const Model & model, const char 
 // A key of this process and this model.
 Key crossover_key(const Settings & settings, const Model & model, const std::string & label);
 
-// Whether a key differs from this process's only in what is measured and in the threads.
+// Whether a key differs from this process's only in what is measured, in the threads, and in the layout if that is
+// chosen by model.
 bool of_this_machine(const Settings & settings, const Key & key);
 
 }  // namespace octet

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "auto.h"
+#include "layout.h"
 #include "octet/matrix.h"
 #include "octet/rotation.h"
 
@@ -49,7 +50,7 @@ Decision by_switch(const Settings & s, const Model & model, const char * name, c
         measured = "measured: " + describe(v, "stock");
         if (v.clear && v.crossing == 0) {
             take = v.ours_few;
-        } else if (v.clear && s.layout == LayoutChoice::native) {
+        } else if (v.clear && !packs(s, model)) {
             take = true;
             ours.by_rows = curve;
         } else if (v.clear) {
@@ -121,7 +122,7 @@ Decision decide(const Settings & s, const Model & model, const char * name, cons
     if (!why_not.empty()) return ordinary(why_not);
 
     if (s.quantize && quantizable(name)) {
-        if (s.layout == LayoutChoice::native) return ordinary("OCTET_LAYOUT=native keeps the file's blocks");
+        if (!packs(s, model)) return ordinary("the native layout keeps the file's blocks");
         Decision d;
         d.format = find_format("q8_0");
         d.rotation = rotation_block(ne[0], 128);

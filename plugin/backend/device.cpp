@@ -16,6 +16,7 @@
 #include "api.h"
 #include "device.h"
 #include "execute.h"
+#include "layout.h"
 #include "match.h"
 #include "octet/threads.h"
 #include "status.h"
@@ -68,7 +69,8 @@ void device_props(Device * d, DeviceProps * p) {
     p->description = device_description(d);
     device_memory(d, &p->memory_free, &p->memory_total);
     p->type = DEVICE_ACCEL;
-    p->caps.buffer_from_host_ptr = d == &device_a && settings().layout == LayoutChoice::native;
+    // The loader asks while it loads, on its thread.
+    p->caps.buffer_from_host_ptr = d == &device_a && !packs(settings(), *current_model());
     p->caps.mmap_support = true;
 }
 
@@ -76,10 +78,10 @@ BufferType * buffer_type(Device * d) { return d == &device_a ? weight_buffer_typ
 
 Buffer * from_host_ptr(Device *, void * data, size_t size, size_t) { return map_weights(data, size); }
 
-bool supports_op(Device *, const Tensor * op) { return belongs_to(op, weight_buffer_type()) && supports(op); }
+bool supports_op(Device *, const Tensor * op) { return is_weight_buffer_type(weights_behind(op)) && supports(op); }
 
 bool supports_buft(Device *, BufferType * type) {
-    return type == weight_buffer_type() || type == ggml_backend_cpu_buffer_type() ||
+    return is_weight_buffer_type(type) || type == ggml_backend_cpu_buffer_type() ||
            (type->iface.is_host && type->iface.is_host(type));
 }
 
@@ -103,6 +105,7 @@ void * get_proc_address(Registry *, const char * name) {
     if (std::strcmp(name, "octet_model_end") == 0) return reinterpret_cast<void *>(octet_model_end);
     if (std::strcmp(name, "octet_model_begin_read") == 0) return reinterpret_cast<void *>(octet_model_begin_read);
     if (std::strcmp(name, "octet_status") == 0) return reinterpret_cast<void *>(octet_status);
+    if (std::strcmp(name, "octet_layout") == 0) return reinterpret_cast<void *>(octet_layout);
     if (std::strcmp(name, "octet_decide") == 0) return reinterpret_cast<void *>(octet_decide);
     return nullptr;
 }

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "../abi/ggml.h"
+#include "layout.h"
+#include "status.h"
 
 namespace octet {
 
@@ -12,9 +14,10 @@ namespace {
 
 class Keys {
   public:
-    explicit Keys(const char * path) : gguf_(ggml::gguf_init_from_file(path, {true, nullptr})) {}
+    explicit Keys(const char * path) : gguf_(ggml::gguf_init_from_file(path, {true, &tensors_})) {}
     ~Keys() {
         if (gguf_) ggml::gguf_free(gguf_);
+        if (tensors_) ggml::ggml_free(tensors_);
     }
     bool open() const { return gguf_; }
 
@@ -44,15 +47,17 @@ class Keys {
     const int32_t * ints(int64_t id) const { return static_cast<const int32_t *>(ggml::gguf_get_arr_data(gguf_, id)); }
     const char * text(int64_t id, int64_t i) const { return ggml::gguf_get_arr_str(gguf_, id, size_t(i)); }
 
-    void types(Model * model) const {
+    void tensors(Model * model) const {
         if (has("split.count")) return;
         for (int64_t i = 0; i < ggml::gguf_get_n_tensors(gguf_); ++i) {
-            model->types.emplace(ggml::gguf_get_tensor_name(gguf_, i),
-                                 ggml::ggml_type_name(ggml::gguf_get_tensor_type(gguf_, i)));
+            const char * name = ggml::gguf_get_tensor_name(gguf_, i);
+            const ggml::Tensor * t = ggml::ggml_get_tensor(tensors_, name);
+            if (t) add_tensor(model, name, ggml::ggml_type_name(t->type), t->ne, ggml::ggml_nbytes(t));
         }
     }
 
   private:
+    ggml::Context * tensors_ = nullptr;
     ggml::GgufContext * gguf_;
 };
 
@@ -69,12 +74,16 @@ std::string add_facts(Model * model, const std::string & name, TensorFacts facts
     return "";
 }
 
+void add_tensor(Model * model, const char * name, const char * type, const int64_t ne[4], uint64_t bytes) {
+    model->tensors_of_file.emplace(name, FileTensor{type, {ne[0], ne[1], ne[2], ne[3]}, bytes});
+}
+
 std::string read_model(const char * path, Model * model) {
     const std::string file = std::string("'") + path + "'";
     Keys keys(path);
     if (!keys.open()) return file + " is not a readable GGUF file";
     model->path = path;
-    keys.types(model);
+    keys.tensors(model);
 
     uint32_t version = 0;
     if (!keys.has("octet.version")) return "";
@@ -126,6 +135,9 @@ std::shared_ptr<const Model> current_model() {
                 *model = Model();
             }
         }
+        choose_layout(settings(), model.get());
+        const std::string line = layout_line(settings(), *model);
+        if (!line.empty()) std::fprintf(stderr, "octet: %s\n", line.c_str());
         return model;
     }();
     return by_default;

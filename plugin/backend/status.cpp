@@ -100,6 +100,11 @@ std::string Status::json() {
            tensors + "]}";
 }
 
+bool Status::holds(const Model & model) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::any_of(weights_.begin(), weights_.end(), [&](const Stored * w) { return w->model.get() == &model; });
+}
+
 std::string Status::faults(const Model & model) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::string list;

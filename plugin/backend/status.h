@@ -37,6 +37,9 @@ class Status {
 
     std::string json();
 
+    // Whether weights of a model are there.
+    bool holds(const Model & model);
+
     // [{"name", "fault"}, ...] of a model's weights that must not be used.
     std::string faults(const Model & model);
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "../gpu/weights.h"
+#include "layout.h"
 #include "memory.h"
 #include "octet/pages.h"
 #include "octet/rotation.h"
@@ -48,16 +49,15 @@ Decision decide_tensor(const Tensor * t) {
     return decide(settings(), *current_model(), t->name, ggml_type_name(t->type), t->ne, op_of(t->ne));
 }
 
-// Whether weights are re-encoded, or stay the file's blocks: mapped, or as they are read.
-bool packs() { return settings().layout != LayoutChoice::native; }
+extern BufferType packed_type, native_type;
 
 // The matrix of a decision, without data.
-Matrix matrix_of(const Decision & d, const int64_t ne[4]) {
+Matrix matrix_of(const Decision & d, const int64_t ne[4], bool packed) {
     Matrix m{};
     make_layout(*d.format, ne[0], d.scale_group, &m.layout);
     m.n = ne[1];
     m.n_experts = ne[2];
-    m.packed = packs();
+    m.packed = packed;
     m.row_bytes = size_t(ne[0] / d.format->block_weights) * size_t(d.format->block_bytes);
     return m;
 }
@@ -144,7 +144,7 @@ int init_tensor(Buffer * b, Tensor * t) {
     if (t->view_src) return STATUS_SUCCESS;
     Decision decision = decide_tensor(t);
     if (decision.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
-    auto s = make_stored(*t, current_model(), std::move(decision));
+    auto s = make_stored(*t, current_model(), std::move(decision), b->type == &packed_type);
     s->bytes = s->weight.matrix.packed ? packed_bytes(s->weight.matrix) : 0;
     if (!context(b)->memory) usable(*s);  // mapped: the data are there already
     t->extra = s.get();
@@ -206,8 +206,8 @@ Buffer * alloc_buffer(BufferType * type, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
     w->memory = w->base = static_cast<uint8_t *>(allocate(size));
     if (!w->memory) {
-        std::fprintf(stderr, "octet: no memory for %zu MiB of weights: use OCTET_LAYOUT=native or a smaller model\n",
-                     size >> 20);
+        say("no memory for " + std::to_string(size >> 20) +
+            " MiB of weights: use OCTET_LAYOUT=native or a smaller model");
         return nullptr;
     }
     return ggml_backend_buffer_init(type, kBufferInterface, w.release(), size);
@@ -215,30 +215,37 @@ Buffer * alloc_buffer(BufferType * type, size_t size) {
 
 size_t get_alignment(BufferType *) { return kAlignment; }
 
-size_t get_alloc_size(BufferType *, const Tensor * t) {
+size_t get_alloc_size(BufferType * type, const Tensor * t) {
+    if (type != &packed_type) return ggml_nbytes(t);
     Decision d = decide_tensor(t);
-    return d.path == Path::ordinary || !packs() ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne));
+    return d.path == Path::ordinary ? ggml_nbytes(t) : packed_bytes(matrix_of(d, t->ne, true));
 }
 
 // Blocks that are where the loader put them can be read by stock as well, and are where it is faster
 // (Decision::by_rows).
-bool is_host(BufferType *) { return !packs(); }
+bool is_host(BufferType * type) { return type != &packed_type; }
 
-BufferType buffer_type = {{get_name, alloc_buffer, get_alignment, nullptr, get_alloc_size, is_host}, nullptr, nullptr};
+constexpr BufferTypeInterface kTypeInterface = {get_name, alloc_buffer,   get_alignment,
+                                                nullptr,  get_alloc_size, is_host};
+BufferType packed_type = {kTypeInterface, nullptr, nullptr};
+BufferType native_type = {kTypeInterface, nullptr, nullptr};
 
 }  // namespace
 
-BufferType * weight_buffer_type() { return &buffer_type; }
+BufferType * weight_buffer_type() { return packs(settings(), *current_model()) ? &packed_type : &native_type; }
 
-void set_weight_buffer_device(Device * device) { buffer_type.device = device; }
+bool is_weight_buffer_type(const BufferType * type) { return type == &packed_type || type == &native_type; }
+
+void set_weight_buffer_device(Device * device) { packed_type.device = native_type.device = device; }
 
 Buffer * map_weights(void * data, size_t size) {
     auto w = std::make_unique<WeightBuffer>();
     w->base = static_cast<uint8_t *>(data);
-    return ggml_backend_buffer_init(&buffer_type, kBufferInterface, w.release(), size);
+    return ggml_backend_buffer_init(&native_type, kBufferInterface, w.release(), size);
 }
 
-std::unique_ptr<Stored> make_stored(const Tensor & t, std::shared_ptr<const Model> model, Decision decision) {
+std::unique_ptr<Stored> make_stored(const Tensor & t, std::shared_ptr<const Model> model, Decision decision,
+                                    bool packed) {
     auto s = std::make_unique<Stored>();
     s->name = t.name;
     s->type = ggml_type_name(t.type);
@@ -246,7 +253,7 @@ std::unique_ptr<Stored> make_stored(const Tensor & t, std::shared_ptr<const Mode
     s->model = std::move(model);
     s->decision = std::move(decision);
     Weight & w = s->weight;
-    w.matrix = matrix_of(s->decision, t.ne);
+    w.matrix = matrix_of(s->decision, t.ne, packed);
     w.matrix.data = static_cast<const uint8_t *>(t.data);
     w.rotation = s->decision.rotation;
     if (w.rotation) s->signs = signs_of(t.ne[0], s->model->seed);
@@ -281,7 +288,7 @@ bool usable(Stored & s) {
 
 bool is_ours(const Tensor * t) {
     const Buffer * b = t->view_src ? t->view_src->buffer : t->buffer;
-    return b && (b->type == &buffer_type || is_gpu_type(b->type));
+    return b && (is_weight_buffer_type(b->type) || is_gpu_type(b->type));
 }
 
 Stored * stored(const Tensor * t) {

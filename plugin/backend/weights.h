@@ -43,17 +43,20 @@ struct Stored {
 // in the first call.
 bool usable(Stored & weight);
 
-// A tensor with a decision that makes it ours, its data not yet there.
-std::unique_ptr<Stored> make_stored(const ggml::Tensor & t, std::shared_ptr<const Model> model, Decision decision);
+// A tensor with a decision that makes it ours, its data not yet there: to be packed, or the file's blocks.
+std::unique_ptr<Stored> make_stored(const ggml::Tensor & t, std::shared_ptr<const Model> model, Decision decision,
+                                    bool packed);
 
 // Packs a weight that is used in place into `panels` (packed_bytes() of its matrix), and uses these.
 void pack_stored(Stored & weight, uint8_t * panels);
 
-// The buffer type of a device. Its memory is not host memory for ggml: nobody else may read it.
+// The buffer types of a device, one per layout (layout.h). Packed weights are not host memory for ggml: nobody
+// else may read them. The first is the one of the model that this thread has announced.
 ggml::BufferType * weight_buffer_type();
+bool is_weight_buffer_type(const ggml::BufferType * type);
 void set_weight_buffer_device(ggml::Device * device);
 
-// A buffer over the mapped file, whose blocks stay where they are (OCTET_LAYOUT=native).
+// A buffer over the mapped file, whose blocks stay where they are.
 ggml::Buffer * map_weights(void * data, size_t size);
 
 // Whether a tensor, or what it is a view of, lies in a buffer of ours (also a dummy one).

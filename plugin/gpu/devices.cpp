@@ -46,7 +46,7 @@ bool takes_product(Graphics & g, const Tensor * op) {
 
 bool supports_op(Device * d, const Tensor * op) {
     Graphics & g = of(d);
-    if (!belongs_to(op, &g.weights)) return false;
+    if (weights_behind(op) != &g.weights) return false;
     const Tensor * w = op->src[0];
     if ((op->op == OP_MUL_MAT || op->op == OP_MUL_MAT_ID) && !w->data) return takes_product(g, op);
     return supports(op);
@@ -60,13 +60,13 @@ constexpr DeviceInterface kInterface = {name,          description, memory,  typ
 
 }  // namespace
 
-bool belongs_to(const Tensor * op, const BufferType * weights) {
+const BufferType * weights_behind(const Tensor * op) {
     for (int step = 0; op && step < 8; ++step) {
         switch (op->op) {
             case OP_MUL_MAT:
             case OP_MUL_MAT_ID: {
                 const Buffer * b = op->src[0]->buffer;
-                return b && b->type == weights;
+                return b ? b->type : nullptr;
             }
             case OP_ADD: op = op->src[1]; break;
             case OP_MUL:
@@ -77,11 +77,11 @@ bool belongs_to(const Tensor * op, const BufferType * weights) {
                     break;
                 }
                 const Buffer * b = op->view_src ? op->view_src->buffer : op->buffer;
-                return b && b->type == weights;
+                return b ? b->type : nullptr;
             }
         }
     }
-    return false;
+    return nullptr;
 }
 
 void make_devices(Graphics & g) {

@@ -8,8 +8,8 @@ namespace octet {
 // Fills in registered, scheduled and the buffer types.
 void make_devices(Graphics & g);
 
-// Whether the weight behind an op, if any, lies with the backend that has this weight type: neighbours of
-// our products are claimed by the backend of the product only.
-bool belongs_to(const ggml::Tensor * op, const ggml::BufferType * weights);
+// The type of the buffer that the weight behind an op lies in, nullptr if there is none: neighbours of our products
+// are claimed by the backend of the product only.
+const ggml::BufferType * weights_behind(const ggml::Tensor * op);
 
 }  // namespace octet

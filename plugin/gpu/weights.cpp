@@ -70,10 +70,9 @@ int init_tensor(Buffer * b, Tensor * t) {
     Decision d = decide_for_gpu(settings(), *model, t->name, ggml_type_name(t->type), t->ne);
     if (d.path == Path::ordinary) return STATUS_SUCCESS;  // something else's, such as a LoRA
     d.reason += " on " + context(b)->device->name;
-    auto s = make_stored(*t, model, std::move(d));
+    auto s = make_stored(*t, model, std::move(d), false);
     s->on_gpu = std::make_shared<OnGpu>();
     s->on_gpu->device = context(b)->device;
-    s->weight.matrix.packed = false;
     s->layout = "device";
     t->extra = s.get();
     status().add(s.get());

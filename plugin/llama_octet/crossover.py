@@ -32,24 +32,27 @@ def prepare(library, found: Header, threads: int) -> None:
         if label and not decision["measured"] and label not in labels:
             labels.append(label)
     if labels:
+        layout = library.layout()["layout"]
         folder = library.crossovers()["folder"]
         _say(
             f"timing ours against stock, once for this machine: {', '.join(labels)} "
             f"(kept in {folder}; off: OCTET_MOE, OCTET_W8A8, OCTET_DENSE = 0 or 1)"
         )
-        measure(library, labels, threads)
+        measure(library, labels, threads, layout)
 
 
-def measure(library, labels: list[str], threads: int) -> dict[str, str]:
+def measure(library, labels: list[str], threads: int, layout: str) -> dict[str, str]:
     """Time these layers and keep the results. Why it failed, for those for which it did."""
-    results, why = _ask_child(labels, threads or len(os.sched_getaffinity(0)), library.status())
+    results, why = _ask_child(
+        labels, threads or len(os.sched_getaffinity(0)), library.status()["isa"], layout
+    )
     failed, unwritten = {}, ""
     for label in labels:
         result = results.get(label, {"error": why})
         try:
             if "error" in result:
                 raise OctetError(result["error"])
-            unwritten = library.keep_crossover(label, result["samples"]) or unwritten
+            unwritten = library.keep_crossover(label, result["samples"], layout) or unwritten
         except (OctetError, KeyError, TypeError, ValueError) as wrong:
             failed[label] = one_line(wrong)
     if failed:
@@ -64,18 +67,19 @@ def remeasure(library) -> dict[str, str]:
     """Time again every layer whose result holds for this process. What failed, and why."""
     failed = {}
     entries = [e for e in library.crossovers()["entries"] if e["current"]]
-    for threads in sorted({int(e["threads"]) for e in entries}):
-        labels = [e["label"] for e in entries if int(e["threads"]) == threads]
-        _say(f"timing with {threads} threads: {', '.join(labels)}")
+    for threads, layout in sorted({(int(e["threads"]), e["layout"]) for e in entries}):
+        same = [e for e in entries if (int(e["threads"]), e["layout"]) == (threads, layout)]
+        labels = [e["label"] for e in same]
+        _say(f"timing with {threads} threads, {layout}: {', '.join(labels)}")
         library.model_begin("octet doctor", Header(None, False, None), threads)
         try:
-            failed |= measure(library, labels, threads)
+            failed |= measure(library, labels, threads, layout)
         finally:
             library.model_end()
     return failed
 
 
-def _ask_child(labels: list[str], threads: int, status: dict) -> tuple[dict, str]:
+def _ask_child(labels: list[str], threads: int, isa: str, layout: str) -> tuple[dict, str]:
     """{label: {"samples"} or {"error"}}, and why labels are missing from it."""
     seconds = max(SECONDS, LEAST * len(labels))
     request = {
@@ -90,8 +94,8 @@ def _ask_child(labels: list[str], threads: int, status: dict) -> tuple[dict, str
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith("OCTET_")}
     env |= {f"OCTET_{name}": "1" for name in ("W8A8", "MOE", "DENSE")}
-    env["OCTET_ISA"] = status["isa"]
-    env["OCTET_LAYOUT"] = status["settings"]["OCTET_LAYOUT"]
+    env["OCTET_ISA"] = isa
+    env["OCTET_LAYOUT"] = layout
     env["OCTET_CACHE_DIR"] = os.environ.get("OCTET_CACHE_DIR", "")
     try:
         child = subprocess.run(

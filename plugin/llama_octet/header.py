@@ -20,6 +20,7 @@ class Tensor:
     shape: tuple[int, ...]  # the input dimension first
     rotation: int | None = None  # block, 0 for none; None: not written by octet
     scale_group: int | None = None
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def read(path: str) -> Header:
             length = model.get(f"{own}.context_length")
             listed = octet.tensors if octet else {}
             tensors = tuple(
-                Tensor(t.name, t.type.name, t.shape, *listed.get(t.name, (None, None)))
+                Tensor(t.name, t.type.name, t.shape, *listed.get(t.name, (None, None)), t.size)
                 for t in model.tensors.values()
             )
     except OctetError as why:

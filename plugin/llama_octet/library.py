@@ -38,6 +38,7 @@ class Library:
             self._end = lib.octet_model_end
             self._faults = lib.octet_model_faults
             self._status = lib.octet_status
+            self._layout = lib.octet_layout
             self._decide = lib.octet_decide
             self._crossovers = lib.octet_crossovers
             self._keep = lib.octet_crossover_keep
@@ -55,11 +56,13 @@ class Library:
                 self._begin,
                 ctypes.c_int,
                 *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int64),
-                *(names, names, ints, ints, ctypes.c_int),
+                *(names, names, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_uint64)),
+                *(ints, ints, ctypes.c_int, ctypes.c_int),
             ),
             (self._end, None),
             (self._faults, ctypes.c_size_t, *text),
             (self._status, ctypes.c_size_t, *text),
+            (self._layout, ctypes.c_size_t, *text),
             (
                 self._decide,
                 ctypes.c_size_t,
@@ -70,7 +73,7 @@ class Library:
             (
                 self._keep,
                 ctypes.c_int,
-                *(ctypes.c_char_p, ctypes.c_int, doubles, doubles, doubles),
+                *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int, doubles, doubles, doubles),
             ),
             (self._set_stock, None, ctypes.c_char_p),
             (self._use_gpus, None, *[ctypes.c_char_p] * 4),
@@ -81,11 +84,12 @@ class Library:
         """Why the last call failed; empty if it did not."""
         return one_line((self._error() or b"").decode("utf-8", "replace"))
 
-    def model_begin(self, model: str, found: "Header", threads: int = 0) -> None:
-        """Announce the model this thread is about to load, and with how many threads it will run
-        (0: not known)."""
+    def model_begin(self, model: str, found: "Header", threads: int = 0, context: int = 0) -> None:
+        """Announce the model this thread is about to load, with how many threads it will run and
+        for how many tokens it has room (0: not known)."""
         n = len(found.tensors)
         text, numbers = ctypes.c_char_p * n, ctypes.c_int32 * n
+        shapes = [dimension for t in found.tensors for dimension in _four(t.shape)]
         listed = [(t.rotation, t.scale_group) for t in found.tensors]
         failed = self._begin(
             os.fsencode(model),
@@ -93,9 +97,12 @@ class Library:
             n,
             text(*(t.name.encode() for t in found.tensors)),
             text(*(t.type.encode() for t in found.tensors)),
+            (ctypes.c_int64 * (4 * n))(*shapes),
+            (ctypes.c_uint64 * n)(*(t.bytes for t in found.tensors)),
             numbers(*(-1 if rotation is None else rotation for rotation, _ in listed)),
             numbers(*(-1 if group is None else group for _, group in listed)),
             threads,
+            context,
         )
         if failed:
             raise OctetError(self.error() or f"{model}: the backend does not take its metadata")
@@ -112,12 +119,14 @@ class Library:
         """Settings, kernels that ran, tensors of the loaded models."""
         return self._json(self._status)
 
+    def layout(self) -> dict:
+        """What becomes of the announced model's weights, and why: {"layout", "reason"}."""
+        return self._json(self._layout)
+
     def decide(self, name: str, type_name: str, shape) -> dict:
         """The path a tensor would take, and why: {"path", "reason"}; and the "label" of what
         `auto` wants measured ("": nothing), "measured" or not."""
-        ne = (ctypes.c_int64 * 4)(1, 1, 1, 1)
-        for i, n in enumerate(shape):
-            ne[i] = int(n)
+        ne = (ctypes.c_int64 * 4)(*_four(shape))
         return self._json(self._decide, name.encode(), type_name.encode(), ne)
 
     def set_stock(self, description: str) -> None:
@@ -136,8 +145,8 @@ class Library:
         """The measurements that are known: {"folder", "entries": […]} (plugin/backend/api.h)."""
         return self._json(self._crossovers)
 
-    def keep_crossover(self, label: str, samples: list) -> str:
-        """Keep [rows, our ms, stock's ms] of a layer for the announced model's threads.
+    def keep_crossover(self, label: str, samples: list, layout: str = "packed") -> str:
+        """Keep [rows, our ms, stock's ms] of a layer in a layout for the announced model's threads.
 
         Returns why the cache folder does not have it, "" if it does. OctetError if these are no
         timings.
@@ -147,7 +156,7 @@ class Library:
         ]
         if len(columns) != 3:
             raise OctetError(f"{label}: no timings")
-        failed = self._keep(label.encode(), len(samples), *columns)
+        failed = self._keep(label.encode(), layout == "packed", len(samples), *columns)
         if failed == 1:
             raise OctetError(self.error())
         return self.error() if failed else ""
@@ -161,6 +170,11 @@ class Library:
             if needed <= size:
                 return json.loads(buffer.value.decode("utf-8", "replace") or "{}")
             size = needed + 4096
+
+
+def _four(shape) -> list[int]:
+    """A shape in ggml's four dimensions."""
+    return [*map(int, shape), 1, 1, 1, 1][:4]
 
 
 def _cut_short(where: Path) -> bool:

@@ -15,6 +15,7 @@ _llama_cpp = runtime.import_llama_cpp()
 _loading = threading.RLock()
 
 _GGML_LOG_ERROR = 4
+_USUAL_CONTEXT = 512  # llama_cpp.Llama's default
 
 
 class Llama(_llama_cpp.Llama):
@@ -35,9 +36,9 @@ class Llama(_llama_cpp.Llama):
             overrides = dict(kwargs.get("kv_overrides") or {})
             overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
-        library, threads = loaded.library, kwargs.get("n_threads_batch")
-        threads = threads if isinstance(threads, int) and threads > 0 else 0
-        with _loading, _announced(library, path, found, threads):
+        library, threads = loaded.library, _count(kwargs.get("n_threads_batch"))
+        context = _count(kwargs.get("n_ctx", _USUAL_CONTEXT) or found.context_length)
+        with _loading, _announced(library, path, found, threads, context):
             if not kwargs.get("vocab_only"):
                 crossover.prepare(library, found, threads)
             with _interrupt_waits(), _errors_of_this_thread() as said:
@@ -60,10 +61,15 @@ class Llama(_llama_cpp.Llama):
             raise ModelError(f"{path}: {weight['name']} {weight['fault']}")
 
 
+def _count(value) -> int:
+    """An argument of llama_cpp's that is a number of something; 0 if it says none."""
+    return value if isinstance(value, int) and 0 < value < 1 << 31 else 0
+
+
 @contextlib.contextmanager
-def _announced(library, path, found, threads):
+def _announced(library, path, found, threads, context):
     """What this thread loads meanwhile are the weights of this file."""
-    library.model_begin(path, found, threads)
+    library.model_begin(path, found, threads, context)
     try:
         yield
     finally:

@@ -348,7 +348,7 @@ def test_a_child_that_dies_late_keeps_what_it_had(here, tmp_path):
 sys.path.insert(0, {str(tmp_path)!r})
 from llama_octet import crossover
 announce()
-failed = crossover.measure(library, [{DENSE!r}, {CHAIN!r}], 1)
+failed = crossover.measure(library, [{DENSE!r}, {CHAIN!r}], 1, "packed")
 print(json.dumps([failed, [e["label"] for e in entries()]]))
 """
     assert ran(here(code)) == [{CHAIN: "it died of SIGILL"}, [DENSE]]
@@ -527,12 +527,12 @@ def test_doctor_shows_and_remeasures(here, folder):
     ran(here(f"print(json.dumps(keep({DENSE!r}, {timings(*FALLING)!r}, {threads})))"))
     ran(here(f"print(json.dumps(keep({CHAIN!r}, {timings(*FALLING)!r})))", OCTET_LAYOUT="native"))
     code = PATIENT + "from llama_octet import cli\nsys.exit(cli.main(sys.argv[1:]))"
-    shown = here(code, "doctor").stdout
+    shown = here(code, "doctor", OCTET_LAYOUT="packed").stdout
     assert f"{DENSE}, " in shown
     assert "ours below 44.5 rows, stock above" in shown
     assert "1 of another machine, version or setting" in shown
 
-    done = here(code, "doctor", "--remeasure", "--json")
+    done = here(code, "doctor", "--remeasure", "--json", OCTET_LAYOUT="packed")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     (entry,) = found["crossovers"]
@@ -540,6 +540,6 @@ def test_doctor_shows_and_remeasures(here, folder):
     assert [rows for rows, *_ in entry["samples"]] == list(ROWS)
     assert entry["samples"] != timings(*FALLING)
     assert found["other_crossovers"] == 1
-    again = json.loads(here(code, "doctor", "--json").stdout)
+    again = json.loads(here(code, "doctor", "--json", OCTET_LAYOUT="packed").stdout)
     assert again["crossovers"] == [entry]
     assert len(list(folder.glob("crossover-*.txt"))) == 2

@@ -160,7 +160,8 @@ def render(result: dict) -> str:
     for entry in sorted(result.get("crossovers", []), key=lambda e: (e["label"], e["threads"])):
         samples = (f"{rows:g}: {stock / ours:.2f}" for rows, ours, stock in entry["samples"])
         lines += [
-            f"  {entry['label']}, {entry['threads']} threads: {entry['verdict']}",
+            f"  {entry['label']}, {entry['layout']}, {entry['threads']} threads: "
+            f"{entry['verdict']}",
             f"    stock's time / ours at rows per expert  {'  '.join(samples)}",
         ]
     lines += ["", *(f"problem: {text}" for text in result["problems"])]

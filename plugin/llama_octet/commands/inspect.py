@@ -5,7 +5,8 @@ import sys
 
 from .. import header, registration
 from ..errors import OctetError
-from ..gguf_tools.inspect import add_arguments, render
+from ..gguf_tools.inspect import add_arguments
+from ..gguf_tools.inspect import render as table
 from ..gguf_tools.inspect import run as inspect
 
 __all__ = ["EXAMPLE", "HELP", "add_arguments", "render", "run"]
@@ -15,16 +16,26 @@ EXAMPLE = "octet inspect model-int8.gguf"
 
 
 def run(args):
-    """Inspect, with the backend's decisions if the backend can be loaded."""
+    """Inspect, with the backend's decisions if the backend can be loaded.
+
+    Adds "layout": {"layout", "reason"}, what would become of the weights if it were loaded now.
+    """
     found = header.read(args.model)  # its one line, before anybody else opens the file
     with contextlib.ExitStack() as stack:
-        path_of = None
+        path_of, layout = None, None
         try:
             library = registration.load().library
             library.model_begin(args.model, found)
             stack.callback(library.model_end)
-            path_of = library.decide
+            path_of, layout = library.decide, library.layout()
         except OctetError as why:
             # The file can be shown all the same.
             print(f"octet: paths are not shown: {why}", file=sys.stderr)
-        return inspect(args, path_of)
+        result = inspect(args, path_of)
+    return result if layout is None else {**result, "layout": layout}
+
+
+def render(result) -> str:
+    """The table, and the layout in a line below it."""
+    layout = result.get("layout")
+    return table(result) + (f"\nlayout: {layout['layout']} ({layout['reason']})" if layout else "")
