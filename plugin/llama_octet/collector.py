@@ -47,6 +47,7 @@ class Collector:
         self._name.restype, self._name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         self._checked = False
         self._failure: BaseException | None = None
+        self.stopping: list = []  # what, if anything is in it, ends the graph that runs
         self._seen: dict[tuple, str] = {}  # inputs of the graph that runs now
         # The last product of a graph, with the largest weight of many models, is not computed
         # again once its input is known by name: nobody wants its output.
@@ -71,8 +72,8 @@ class Collector:
 
     def _called(self, address: int, ask: bool, _) -> bool:
         try:
-            if self._failure is not None:
-                return False
+            if self._failure is not None or self.stopping:
+                return ask  # the next node is asked for, and ends the graph
             node = tensors.at(address)
             if not self._checked:
                 if node.name != self._name(address):
@@ -84,7 +85,7 @@ class Collector:
                 self._add(self._stop[1], tensors.values(node))
                 return False  # ends this graph
             self._take(node)
-        except BaseException as why:  # also Ctrl-C: out of here it would be lost
+        except Exception as why:  # out of here it would be lost
             self._failure = why
             return False
         return True

@@ -39,6 +39,21 @@ class Spec:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+def progress(items, what: str, done: int = 0):
+    """The items behind the first `done`, with a bar on a terminal that tells the time left."""
+    from tqdm import tqdm
+
+    return tqdm(
+        items[done:],
+        desc=what,
+        initial=done,
+        total=len(items),
+        disable=not sys.stderr.isatty(),
+        file=sys.stderr,
+        leave=False,
+    )
+
+
 def parse_spec(text: str, stock: bool) -> Spec:
     """FILE[@SETTING]…; a setting is stock, plugin or OCTET_NAME=VALUE. `stock`: the default."""
     parts = text.split("@")

@@ -12,7 +12,7 @@ import tempfile
 import numpy as np
 
 from .errors import OctetError, UsageError
-from .eval_runs import Run, Spec
+from .eval_runs import Run, Spec, progress
 from .gguf_tools.evaluate import inputs, metrics
 
 CHUNK = 256  # tokens that are read in one context
@@ -32,7 +32,7 @@ class Yardstick:
                 if not self.items:
                     raise UsageError(f"{text_path}: too short to measure on")
                 self._check_space(run.vocab)
-                for item in self.items:
+                for item in progress(self.items, f"running {os.path.basename(model)}"):
                     for logits in run.logits(item):
                         self._file.write(logits)
             self._file.flush()
@@ -74,7 +74,7 @@ class Yardstick:
     def _pairs(self, spec: Spec):
         self._file.seek(0)
         with Run(spec, CHUNK, self.threads) as run:
-            for item in self.items:
+            for item in progress(self.items, "comparing"):
                 at = 0
                 for logits in run.logits(item):
                     control = np.empty_like(logits)

@@ -243,7 +243,13 @@ class _Search:
 
     def _kl(self, smoothing: Smoothing) -> float:
         path = self.folder / "candidate.gguf"
-        convert.convert(self.args.input, path, **self.options, smoothing=smoothing, force=True)
+        convert.convert(
+            *(self.args.input, path),
+            **self.options,
+            smoothing=smoothing,
+            force=True,
+            progress=sys.stderr.isatty(),
+        )
         kl = self.yardstick.kl(path)
         path.unlink()
         tried = {"method": smoothing.label, "alpha": smoothing.alpha, "kl": kl}

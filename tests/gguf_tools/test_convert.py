@@ -17,8 +17,8 @@ import pytest
 import reference
 import test_imatrix
 from conftest import floats, read
-from llama_octet.gguf_tools import convert as command
-from llama_octet.gguf_tools import ggml, metadata, rounding, scalar_codes, writer
+from llama_octet.gguf_tools import convert_command as command
+from llama_octet.gguf_tools import ggml, metadata, rounding, scalar_codes, tensor_data, writer
 from llama_octet.gguf_tools.convert import convert
 from llama_octet.gguf_tools.errors import OctetError, UsageError
 from llama_octet.gguf_tools.reader import Model
@@ -90,9 +90,9 @@ def test_int8_is_the_references_for_every_source(tmp_path, kind, columns, option
 
 
 def test_rows_beyond_one_job_are_not_mixed_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "_JOB_WEIGHTS", 1000)
+    monkeypatch.setattr(tensor_data, "_JOB_WEIGHTS", 1000)
     monkeypatch.setattr(rounding, "_CACHE_WEIGHTS", 600)
-    monkeypatch.setattr(command, "_COPY_BYTES", 50)
+    monkeypatch.setattr(tensor_data, "_COPY_BYTES", 50)
     weights = matrix(50, 256)
     one_matrix(tmp_path / "in.gguf", weights)
     convert(tmp_path / "in.gguf", tmp_path / "out.gguf", threads=2)

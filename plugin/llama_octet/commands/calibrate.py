@@ -13,6 +13,7 @@ from ..gguf_tools import imatrix, rotation
 from ..gguf_tools.errors import shown
 from ..gguf_tools.evaluate import inputs
 from ..gguf_tools.reader import Model
+from ..gguf_tools.stopping import postponed, stoppable
 from ..gguf_tools.writer import check_target
 from .run import _whole, open_model
 
@@ -65,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict:
     """Measure and write; the result tells which experts saw nothing."""
+    with stoppable():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> dict:
     if args.rotate not in rotation.WISHES:
         raise UsageError(f"--rotate {args.rotate}: must be one of {', '.join(rotation.WISHES)}")
     block = rotation.WISHES[args.rotate]
@@ -177,8 +183,9 @@ def feed(package, args, text: str, collector: Collector) -> tuple[int, int]:
                     part = piece[at : at + batch_size]
                     batch.set_batch(part, n_past=at, logits_all=True)
                     collector.begin()
-                    context.decode(batch)
-                    package.llama_synchronize(context.ctx)
+                    with postponed() as collector.stopping:
+                        context.decode(batch)
+                        package.llama_synchronize(context.ctx)
                     collector.check()
                     bar.update(len(part))
     except (ValueError, RuntimeError) as why:

@@ -3,7 +3,9 @@
 import argparse
 
 from .. import smoothing
-from ..gguf_tools import convert
+from ..gguf_tools import convert_command
+from ..gguf_tools.convert import check_target
+from ..gguf_tools.stopping import stoppable
 
 HELP = "Convert a GGUF model to rotated int8 (and its experts to codebook types)."
 EXAMPLE = "octet convert model-f16.gguf model-int8.gguf"
@@ -11,7 +13,7 @@ EXAMPLE = "octet convert model-f16.gguf model-int8.gguf"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    convert.add_arguments(parser)
+    convert_command.add_arguments(parser)
     add = parser.add_argument
     add(
         *("--smooth",),
@@ -29,14 +31,14 @@ def run(args: argparse.Namespace) -> dict:
     """Convert, after choosing a smoothing if one is wanted."""
     alpha = smoothing.check(args.smooth, args.alpha, args.calibration)
     if args.smooth == "none":
-        return convert.run(args)
-    options = convert.options(args)
+        return convert_command.run(args)
+    options = convert_command.options(args)
     force = options.pop("force")
-    convert.check_target(args.input, args.output, force)
+    check_target(args.input, args.output, force)
     options.pop("progress")
-    with convert.stoppable():
+    with stoppable():
         choice = smoothing.choose(args, options, alpha)
-    result = convert.run(args, smoothing=choice.smoothing)
+    result = convert_command.run(args, smoothing=choice.smoothing)
     result["smoothing"] = choice.told()
     result["notes"] = choice.notes + result["notes"]
     return result
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> dict:
 
 def render(result: dict) -> str:
     """The result as a short text."""
-    lines = [convert.render(result)]
+    lines = [convert_command.render(result)]
     told = result["smoothing"]
     if isinstance(told, dict):
         for tried in told["tried"]:

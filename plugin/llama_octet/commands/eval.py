@@ -23,6 +23,7 @@ from ..eval_runs import (
     Run,
     Spec,
     parse_spec,
+    progress,
     sample_inputs,
 )
 from ..eval_store import Store
@@ -243,7 +244,7 @@ def _plan(child: Run, args) -> _Plan:
         if not all(prompts):
             raise UsageError(f"{args.prompts}: a prompt has no tokens for this model")
         child.open(max(map(len, prompts)) + args.length)
-        for prompt in _progress(prompts, "the control's continuations"):
+        for prompt in progress(prompts, "the control's continuations"):
             plan.items.append(inputs.continued(prompt, child.greedy(prompt, args.length)))
     for number, question in enumerate(inputs.read_questions(args.mmlu) if args.mmlu else [], 1):
         plan.items.append(_question(child, question, f"{args.mmlu}: sample {number}"))
@@ -282,7 +283,7 @@ def _reference(store: Store, spec: Spec, args) -> _Plan:
             eval_store.check_disk(store.folder, packed - (log.ends or [0])[-1])
             child.open(plan.ctx)
             log.restart(_resumable(child, plan, len(log.ends)))
-            for item in _progress(plan.items, f"{spec.text} (control)", len(log.ends)):
+            for item in progress(plan.items, f"{spec.text} (control)", len(log.ends)):
                 for logits in child.logits(item):
                     eval_store.append_logits(log, logits)
                 log.finish(_answer(item, logits))
@@ -311,7 +312,7 @@ def _candidate(store: Store, name: str, spec: Spec, plan: _Plan, args) -> dict:
         done = _resumable(child, plan, len(log.ends))
         log.restart(done)
         reference.file.seek(reference.ends[done - 1] if done else 0)
-        for item in _progress(plan.items, spec.text, done):
+        for item in progress(plan.items, spec.text, done):
             at = 0
             for logits in child.logits(item):
                 control = np.empty_like(logits)
@@ -392,20 +393,6 @@ def _check_control(result: dict, control: Spec) -> None:
             f"{control.text}: disagrees with itself when it runs again (KL up to "
             f"{result['kl']['max']:.2g}): nothing can be measured against it"
         )
-
-
-def _progress(items, what: str, done: int = 0):
-    from tqdm import tqdm
-
-    return tqdm(
-        items[done:],
-        desc=what,
-        initial=done,
-        total=len(items),
-        disable=not sys.stderr.isatty(),
-        file=sys.stderr,
-        leave=False,
-    )
 
 
 def render(result: dict) -> str:
