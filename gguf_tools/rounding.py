@@ -38,7 +38,7 @@ class Rounding:
         if self.weights is None:
             return found
         for step in steps:
-            if step.copy or not (self.gptq or self._weighs(step)):
+            if not step.rounded or not (self.gptq or self._weighs(step)):
                 continue
             name = shown(step.tensor.name)
             known = self.weights.statistics(step.tensor)

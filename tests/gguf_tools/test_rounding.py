@@ -137,6 +137,13 @@ def test_a_smoothed_input_is_the_measured_one_divided(source, known):
         assert back == gptq.round_codebook(step.type, rotation.rotate(weights, 128, SEED), u)
 
 
+def test_a_norm_that_is_only_scaled_is_not_said_to_be_rounded(tmp_path, source, known):
+    smoothing = Smoothing("smoothquant", 0.5, {"blk.0.attn_norm.weight": np.full((1, 256), 0.5)})
+    options = dict(imatrix=known, rounding="gptq", seed=SEED, smoothing=smoothing)
+    result = convert(source, tmp_path / "out.gguf", **options)
+    assert not any("norm" in note for note in result["notes"])
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

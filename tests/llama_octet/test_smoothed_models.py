@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from llama_octet import smoothing
 from llama_octet.commands import calibrate
-from llama_octet.gguf_tools import convert, folds
+from llama_octet.gguf_tools import convert, folds, plan
 from llama_octet.gguf_tools.imatrix import Importance
 from llama_octet.gguf_tools.reader import Model
+from llama_octet.gguf_tools.rounding import Rounding
 from llama_octet.gguf_tools.smoothing import (
     Magnitudes,
     Smoothing,
@@ -85,26 +86,57 @@ def test_a_smoothed_float_model_is_the_same_model(tmp_path, text, kind, cache, m
         assert yardstick.largest_difference(tmp_path / "wrong.gguf") > smoothing.PROOF_LIMIT
 
 
+@pytest.mark.parametrize("kind", ["gemma3", "experts"])
+def test_gptq_knows_the_inputs_of_the_smoothed_model(tmp_path, text, kind, octet_json):
+    """What it makes of the measured x·xᵀ is what a measurement of the smoothed model gives."""
+    path = MODELS[kind](tmp_path / "model.gguf")
+    calibrate.measure(str(path), str(text), tmp_path / "stats.gguf", tokens=128)
+    norms, pairs = both(path, tmp_path / "stats.gguf")
+    smoothing = norms.joined(pairs).powers_of_two()  # changes no bit of a float model
+    measured = []
+    for name, factors in (("plain", Smoothing()), ("smoothed", smoothing)):
+        model, stats = tmp_path / f"{name}.gguf", tmp_path / f"{name}.stats"
+        convert.write_float(path, model, factors, smoothing)
+        octet_json("calibrate", model, text, "-o", stats, "--gram", "*", "--tokens", 256)
+        measured.append(stats)
+    with Model(path) as model, Importance(measured[0]) as given, Importance(measured[1]) as wanted:
+        rounding = Rounding("gptq", given)
+        kinds = (".attn_v.", ".ffn_gate", ".ffn_down")
+        names = [name for name in smoothing.columns if any(kind in name for kind in kinds)]
+        assert len(names) >= 6
+        for name in names:
+            tensor = model.tensors[name]
+            step = plan.Step(tensor, "dense", "int8", smoothing=smoothing)
+            for expert in range(tensor.shape[2] if len(tensor.shape) > 2 else 1):
+                exact = wanted.gram(tensor, expert)
+                assert np.array_equal(rounding._gram(step, expert), exact)
+                assert not (exact.any() and np.array_equal(given.gram(tensor, expert), exact))
+
+
 def test_outliers_in_norms_cost_little_with_smoothing(tmp_path, tiny_moe, monkeypatch, cache):
     """At least 90 % of what 4 channels 50 times as large cost comes back, with alpha 0.5."""
     monkeypatch.setenv("OCTET_CACHE_DIR", str(cache))
-    text = tmp_path / "text.txt"
+    text, stats = tmp_path / "text.txt", tmp_path / "stats.gguf"
     text.write_text(PROSE)
     planted = models.plant_outliers(tiny_moe, tmp_path / "planted.gguf")
-    calibrate.measure(str(planted), str(text), tmp_path / "stats.gguf", tokens=1024)
-    norms, _ = both(planted, tmp_path / "stats.gguf", rotate="0")
+    calibrate.measure(str(planted), str(text), stats, tokens=1024)
 
-    def kl(source, smoothed=None):
+    def kl(source, rotate, smoothed=None):
         path = tmp_path / "out.gguf"
-        convert.convert(source, path, smoothing=smoothed, rotate="0", force=True)
+        convert.convert(source, path, smoothing=smoothed, rotate=rotate, force=True)
         return yardstick.kl(path)
 
     with Yardstick(str(tiny_moe), str(text), 256, 2) as yardstick:
         assert yardstick.largest_difference(planted) < 1e-2  # it is the same model, in float
-        before, outliers, smoothed = kl(tiny_moe), kl(planted), kl(planted, norms)
-    print(before, outliers, smoothed)
-    assert outliers > 5 * before  # or there is nothing to bring back
-    assert smoothed <= outliers - 0.9 * (outliers - before)
+        before, outliers = kl(tiny_moe, "0"), kl(planted, "0")
+        assert outliers > 5 * before  # or there is nothing to bring back
+        enough = outliers - 0.9 * (outliers - before)
+        for rotate in ("0", "auto"):
+            smoothed = kl(planted, rotate, both(planted, stats, rotate=rotate)[0])
+            assert smoothed <= enough
+        # Rotation alone brings back as much; smoothing halves what it leaves.
+        rotated = kl(planted, "auto")
+        assert 2 * smoothed < rotated <= enough
 
 
 PROSE = (
