@@ -74,11 +74,13 @@ void pack_panel(const Layout & l, const uint8_t * rows, size_t row_bytes, int n_
     }
 }
 
-bool finite_scales(const Layout & l, const uint8_t * panel) {
-    const uint16_t exponent = l.format->d_type == ScaleType::bf16 ? 0x7f80 : 0x7c00;
-    const auto * d = reinterpret_cast<const uint16_t *>(panel + l.d_offset);
-    for (int64_t i = 0; i < l.k / l.span * kPanelRows; ++i) {
-        if ((d[i] & exponent) == exponent) return false;
+bool finite_scales(const Layout & l, const uint8_t * row) {
+    // bf16 are made of exponents, and the largest is still finite. All other blocks begin with an fp16.
+    if (l.format->d_type == ScaleType::bf16) return true;
+    for (int64_t column = 0; column < l.k; column += l.format->block_weights, row += l.format->block_bytes) {
+        uint16_t d;
+        std::memcpy(&d, row, sizeof d);
+        if ((d & 0x7c00) == 0x7c00) return false;
     }
     return true;
 }

@@ -220,6 +220,33 @@ static void test_shares_scale() {
     }
 }
 
+static void test_finite_scales() {
+    for (const Case & c : cases()) {
+        const int64_t k = 512;
+        MatrixData w(c, 1, 1, k, 0, true);
+        const size_t block = size_t(w.layout().format->block_bytes), bytes = w.native().row_bytes;
+        std::vector<uint8_t> row(w.native().data, w.native().data + bytes);
+        CHECK(finite_scales(w.layout(), row.data()), "%s", c.format);
+        for (uint16_t d : {uint16_t(0x7c00), uint16_t(0xfc00), uint16_t(0x7e00), uint16_t(0x7bff)}) {
+            for (size_t at : {size_t(0), bytes - block}) {
+                std::vector<uint8_t> other = row;
+                std::memcpy(&other[at], &d, sizeof d);
+                const bool finite = d == 0x7bff || std::strcmp(c.format, "mxfp4") == 0;
+                CHECK(finite_scales(w.layout(), other.data()) == finite, "%s, d = %04x", c.format, d);
+            }
+        }
+    }
+    // The largest exponent of mxfp4: what is read of it is finite.
+    const Case c{"mxfp4", 32, {}};
+    MatrixData w(c, 1, 1, 32, 0, true);
+    std::vector<uint8_t> row(w.native().data, w.native().data + w.native().row_bytes);
+    row[0] = 255;
+    const MatrixData largest(w.layout(), 1, 1, row);
+    uint16_t d;
+    std::memcpy(&d, largest.packed().data + w.layout().d_offset, sizeof d);
+    CHECK(finite_scales(w.layout(), row.data()) && (d & 0x7f80) != 0x7f80, "d = %04x", d);
+}
+
 static void test_layouts_refused() {
     Layout l;
     for (const Case & c : cases()) {
@@ -242,6 +269,7 @@ void test_multiply() {
     test_experts();
     test_float_mode();
     test_shares_scale();
+    test_finite_scales();
     test_layouts_refused();
 }
 

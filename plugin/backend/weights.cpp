@@ -11,7 +11,6 @@
 #include "memory.h"
 #include "octet/pages.h"
 #include "octet/rotation.h"
-#include "octet/scratch.h"
 #include "octet/threads.h"
 #include "status.h"
 
@@ -62,14 +61,19 @@ Matrix matrix_of(const Decision & d, const int64_t ne[4], bool packed) {
     return m;
 }
 
-// What packing one weight came to; set by whichever thread finds a fault.
-struct PackResult {
+// What is wrong with a weight; set by whichever thread finds it.
+struct Faults {
     std::atomic<bool> not_finite{false}, scales_differ{false};
+
+    // Looks at the scales of a row of blocks.
+    void look_at(const Layout & l, const uint8_t * row) {
+        if (!shares_scale(l, row)) scales_differ = true;
+        if (!finite_scales(l, row)) not_finite = true;
+    }
 };
 
-// Packs file bytes (or, to quantize, any type) of all experts on all threads. Without `panels` it only
-// looks at them.
-void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & result) {
+// Packs file bytes (or, to quantize, any type) of all experts on all threads.
+void pack(const Stored & s, const void * data, uint8_t * panels, Faults & faults) {
     const Matrix & m = s.weight.matrix;
     const Layout & l = m.layout;
     const TypeTraits * traits = nullptr;
@@ -83,7 +87,6 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
     const int64_t panels_each = panel_count(m.n), total = panels_each * m.n_experts;
     auto work = [&](const Thread &) {
         std::vector<uint8_t> scratch(pack_scratch_bytes(l)), blocks;
-        Scratch one_panel;
         std::vector<float> row;
         std::vector<double> rotated;
         if (traits) {
@@ -105,19 +108,24 @@ void pack(const Stored & s, const void * data, uint8_t * panels, PackResult & re
                         std::memcpy(row.data(), from, size_t(l.k) * sizeof(float));
                     if (!quantize_weights(row.data(), l.k, s.decision.rotation, s.weight.signs, s.decision.scale_group,
                                           rotated.data(), blocks.data() + size_t(r) * m.row_bytes)) {
-                        result.not_finite = true;
-                        std::memset(blocks.data() + size_t(r) * m.row_bytes, 0xff, m.row_bytes);  // d = NaN
+                        std::memset(blocks.data() + size_t(r) * m.row_bytes, 0xff, m.row_bytes);  // d = NaN: a fault
                     }
                 }
                 source = blocks.data();
             }
-            for (int r = 0; r < rows; ++r) {
-                if (!shares_scale(l, source + size_t(r) * m.row_bytes)) result.scales_differ = true;
-            }
-            uint8_t * panel = panels ? panels + size_t(p) * l.panel_bytes : one_panel.get<uint8_t>(l.panel_bytes);
-            pack_panel(l, source, m.row_bytes, rows, panel, scratch.data());
-            if (!finite_scales(l, panel)) result.not_finite = true;
+            for (int r = 0; r < rows; ++r) faults.look_at(l, source + size_t(r) * m.row_bytes);
+            pack_panel(l, source, m.row_bytes, rows, panels + size_t(p) * l.panel_bytes, scratch.data());
         }
+    };
+    on_threads(pack_threads(), work);
+}
+
+// Looks at all blocks of a weight that is used in place, on all threads.
+void look_at_blocks(const Matrix & m, Faults & faults) {
+    auto work = [&](const Thread & thread) {
+        int64_t first, last;
+        thread.share(m.n * m.n_experts, &first, &last);
+        for (int64_t i = first; i < last; ++i) faults.look_at(m.layout, m.data + size_t(i) * m.row_bytes);
     };
     on_threads(pack_threads(), work);
 }
@@ -128,10 +136,10 @@ void report(const Stored & s, const char * text) {
                  text);
 }
 
-void note_faults(Stored & s, const PackResult & result) {
-    if (result.scales_differ)
+void note(const Faults & faults, Stored & s) {
+    if (faults.scales_differ)
         s.fault = "has blocks that do not share their scale as the file says: convert the model again";
-    if (result.not_finite) s.fault = "has values that are not finite: the file is damaged, or its source was";
+    if (faults.not_finite) s.fault = "has values that are not finite: the file is damaged, or its source was";
 }
 
 // ---- buffer interface
@@ -154,19 +162,12 @@ int init_tensor(Buffer * b, Tensor * t) {
 }
 
 void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t size) {
-    Stored * s = static_cast<Stored *>(t->extra);
-    if (!s) {
-        std::memcpy(static_cast<uint8_t *>(t->data) + offset, data, size);
-        return;
-    }
-    if (offset != 0 || size != ggml_nbytes(t)) {
-        s->fault = "set in parts, which these weights cannot be";
-        return;
-    }
+    Stored * s = weight_to_set(t, data, offset, size);
+    if (!s) return;
     if (s->weight.matrix.packed) {
-        PackResult result;
-        pack(*s, data, static_cast<uint8_t *>(t->data), result);
-        note_faults(*s, result);
+        Faults faults;
+        pack(*s, data, static_cast<uint8_t *>(t->data), faults);
+        note(faults, *s);
     } else {
         std::memcpy(t->data, data, size);
         usable(*s);
@@ -267,20 +268,31 @@ std::unique_ptr<Stored> make_stored(const Tensor & t, std::shared_ptr<const Mode
 }
 
 void pack_stored(Stored & s, uint8_t * panels) {
-    PackResult result;  // was looked at when the weight was first used
-    pack(s, s.weight.matrix.data, panels, result);
+    Faults faults;  // were looked for when the weight was first used
+    pack(s, s.weight.matrix.data, panels, faults);
     s.weight.matrix.data = panels;
     s.weight.matrix.packed = true;
+}
+
+Stored * weight_to_set(Tensor * t, const void * data, size_t offset, size_t size) {
+    auto * s = static_cast<Stored *>(t->extra);
+    if (!s) {
+        std::memcpy(static_cast<uint8_t *>(t->data) + offset, data, size);
+    } else if (offset != 0 || size != ggml_nbytes(t)) {
+        s->fault = "set in parts, which these weights cannot be";
+        s = nullptr;
+    }
+    return s;
 }
 
 bool usable(Stored & s) {
     if (!s.weight.matrix.packed) {
         std::call_once(s.checked, [&s] {
             if (!s.fault.empty()) return;
-            PackResult result;
-            pack(s, s.weight.matrix.data, nullptr, result);
+            Faults faults;
+            look_at_blocks(s.weight.matrix, faults);
             release_mapped_pages(s.weight.matrix.data, size_t(s.ne[1] * s.ne[2]) * s.weight.matrix.row_bytes);
-            note_faults(s, result);
+            note(faults, s);
         });
     }
     return s.fault.empty();

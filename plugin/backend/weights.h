@@ -47,6 +47,10 @@ bool usable(Stored & weight);
 std::unique_ptr<Stored> make_stored(const ggml::Tensor & t, std::shared_ptr<const Model> model, Decision decision,
                                     bool packed);
 
+// The beginning of set_tensor: the weight to be made of `data`; nullptr if nothing is left to do, because the tensor
+// is no weight of ours (it has got the bytes) or comes in parts (which is a fault).
+Stored * weight_to_set(ggml::Tensor * t, const void * data, size_t offset, size_t size);
+
 // Packs a weight that is used in place into `panels` (packed_bytes() of its matrix), and uses these.
 void pack_stored(Stored & weight, uint8_t * panels);
 

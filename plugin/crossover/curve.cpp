@@ -26,10 +26,11 @@ bool is_curve(const Curve & curve) {
         if (!positive(s.rows) || !positive(s.ours_ms) || !positive(s.other_ms) || s.rows <= last) return false;
         last = s.rows;
     }
-    return !curve.empty();
+    return true;
 }
 
 double ratio_at(const Curve & c, double rows) {
+    if (c.empty()) return 1;
     if (rows <= c.front().rows) return std::exp(log_ratio(c.front()));
     for (size_t i = 1; i < c.size(); ++i) {
         if (rows > c[i].rows) continue;
@@ -43,9 +44,12 @@ Verdict judge(const Curve & c) {
     // Ratios 1.05 and 1 / 1.05 are equally far from 1.
     const double margin = std::log(1 + kMargin);
     Verdict v{};
+    v.weighted = 1;
+    if (c.empty()) return v;
+    v.enough = c.size() >= kLeastSamples;
     v.ours_few = log_ratio(c.front()) > 0;
     v.ours_many = log_ratio(c.back()) > 0;
-    v.clear = true;
+    v.clear = v.enough;
     int crossings = 0;
     double sum[2] = {0, 0};
     int count[2] = {0, 0};
@@ -80,6 +84,7 @@ Verdict judge(const Curve & c) {
 
 std::string describe(const Verdict & v, const char * other) {
     std::string text;
+    if (!v.enough) return "the time was not enough to tell";
     if (v.crossing == 0) {
         text = (v.ours_few ? "ours" : other) + std::string(" at any number of rows");
     } else {

@@ -4,6 +4,7 @@
 // with its float products.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,23 +16,28 @@ struct Sample {
     double other_ms;
 };
 
-// Ascending rows.
+// Ascending rows. Too few samples, or none, say that the time for measuring did not suffice.
 using Curve = std::vector<Sample>;
 
-// Whether it is one: at least one sample, rows ascending, every number finite and above 0.
+// Whether it is one: rows ascending, every number finite and above 0.
 bool is_curve(const Curve & curve);
 
 // other / ours, above 1 where ours is faster: linear between the logarithms of the samples, and beyond
-// the first and the last sample as there.
+// the first and the last sample as there. 1 without samples.
 double ratio_at(const Curve & curve, double rows);
 
+// Fewer samples show no trend.
+constexpr size_t kLeastSamples = 3;
+
 struct Verdict {
+    // Whether there are samples enough to say anything.
+    bool enough;
     // Who is faster with the fewest and with the most rows measured.
     bool ours_few, ours_many;
     // Rows at which the ratio passes 1, the first time; 0 if it does not.
     double crossing;
-    // Whether to rely on it: the ratio passes 1 at most once; if it does, it moves steadily (no step back
-    // by more than kMargin) and the two samples around the crossing are at least kMargin from 1; if it
+    // Whether to rely on it: there are samples enough; the ratio passes 1 at most once; if it does, it moves steadily
+    // (no step back by more than kMargin) and the two samples around the crossing are at least kMargin from 1; if it
     // does not, no sample is closer to 1 than that.
     bool clear;
     // The geometric mean of the ratio while generating (samples below kPromptRows) and while reading

@@ -97,15 +97,8 @@ void upload(Stored & s) {
 }
 
 void set_tensor(Buffer *, Tensor * t, const void * data, size_t offset, size_t size) {
-    auto * s = static_cast<Stored *>(t->extra);
-    if (!s) {
-        std::memcpy(static_cast<uint8_t *>(t->data) + offset, data, size);
-        return;
-    }
-    if (offset != 0 || size != ggml_nbytes(t)) {
-        s->fault = "set in parts, which these weights cannot be";
-        return;
-    }
+    Stored * s = weight_to_set(t, data, offset, size);
+    if (!s) return;
     OnGpu & w = *s->on_gpu;
     if (!map_again(data, size, w)) {
         std::memcpy(t->data, data, size);

@@ -17,6 +17,7 @@ from .header import Header
 
 SECONDS = 1.5  # for all layers of a load together, unless they are so many ...
 LEAST = 0.3  # ... that each would get less than this
+LEAST_SAMPLES = 3  # fewer show no trend (plugin/crossover/curve.h)
 GRACE = 20  # seconds after which a child that should have been done is given up
 
 
@@ -46,18 +47,25 @@ def measure(library, labels: list[str], threads: int, layout: str) -> dict[str, 
     results, why = _ask_child(
         labels, threads or len(os.sched_getaffinity(0)), library.status()["isa"], layout
     )
-    failed, unwritten = {}, ""
+    failed, short, unwritten = {}, [], ""
     for label in labels:
         result = results.get(label, {"error": why})
         try:
             if "error" in result:
                 raise OctetError(result["error"])
             unwritten = library.keep_crossover(label, result["samples"], layout) or unwritten
+            if len(result["samples"]) < LEAST_SAMPLES:
+                short.append(label)
         except (OctetError, KeyError, TypeError, ValueError) as wrong:
             failed[label] = one_line(wrong)
     if failed:
         reasons = "; ".join(dict.fromkeys(failed.values()))
         _say(f"timing {', '.join(failed)} failed ({reasons}): auto takes its default there")
+    if short:
+        _say(
+            f"the time was not enough for {', '.join(short)}: auto takes its default there "
+            "(octet doctor --remeasure times again)"
+        )
     if unwritten:
         _say(f"the timings hold for this process only: {unwritten}")
     return failed

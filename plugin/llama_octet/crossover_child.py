@@ -11,6 +11,7 @@ import time
 from . import registration
 from .bench import layer, synthetic, weights
 from .bench.timing import Budget
+from .crossover import LEAST_SAMPLES
 from .errors import OctetError, one_line
 
 ROWS = (1, 8, 16, 32, 64, 128, 256)  # mean rows per expert
@@ -23,7 +24,6 @@ LEAST_PAIRS = 3
 POINT = (
     0.2  # seconds that pairs of one number of rows take at most, if they are more than LEAST_PAIRS
 )
-LEAST_SAMPLES = 3  # fewer show no trend
 # Activations are int8 on both sides, rounded in different ways. Further apart they did not compute
 # the same.
 TOLERANCE = 0.2
@@ -66,7 +66,10 @@ def experts(weights_each: int) -> int:
 
 
 def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> list:
-    """[rows, ours_ms, stock_ms] from one row per expert upwards, as far as the time allows."""
+    """[rows, ours_ms, stock_ms] from one row per expert upwards, as far as the time allows.
+
+    No time at all gives nothing.
+    """
     what = layer_of(label)
     synthetic.check_memory(what, int(ROWS[-1] / what.rows_per_expert(1)))
 
@@ -97,8 +100,6 @@ def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> li
         ours, stock = times.ours.least, times.stock.least
         samples.append([what.rows_per_expert(tokens), ours, stock])
         last = rows, (ours + stock) / 1000
-    if len(samples) < LEAST_SAMPLES:
-        raise OctetError(f"the time was enough for {len(samples)} of {len(ROWS)} batch sizes")
     return samples
 
 

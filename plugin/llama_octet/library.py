@@ -148,14 +148,16 @@ class Library:
     def keep_crossover(self, label: str, samples: list, layout: str = "packed") -> str:
         """Keep [rows, our ms, stock's ms] of a layer in a layout for the announced model's threads.
 
+        Few samples, or none, are kept as well: the time did not suffice for more.
+
         Returns why the cache folder does not have it, "" if it does. OctetError if these are no
         timings.
         """
         columns = [
             (ctypes.c_double * len(samples))(*column) for column in zip(*samples, strict=True)
-        ]
+        ] or [(ctypes.c_double * 0)()] * 3
         if len(columns) != 3:
-            raise OctetError(f"{label}: no timings")
+            raise OctetError(f"{label}: these are no timings")
         failed = self._keep(label.encode(), layout == "packed", len(samples), *columns)
         if failed == 1:
             raise OctetError(self.error())

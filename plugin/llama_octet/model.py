@@ -25,12 +25,15 @@ class Llama(_llama_cpp.Llama):
     `octet convert` as well. A file that cannot be loaded is a ModelError: one line that says why.
     """
 
-    def __init__(self, model_path, *args, **kwargs):
-        """Check the file, register the backend if that has not been done, load."""
+    def __init__(self, model_path, *args, checked: header.Header | None = None, **kwargs):
+        """Check the file, register the backend if that has not been done, load.
+
+        `checked`: what `header.read(model_path)` gave, if the caller has read it already.
+        """
         # llama_cpp's destructor needs this even if construction ends before its own line.
         self._stack = contextlib.ExitStack()
         path = os.fspath(model_path)
-        found = header.read(path)
+        found = checked or header.read(path)
         loaded = registration.load()
         if found.guarded:
             overrides = dict(kwargs.get("kv_overrides") or {})

@@ -10,6 +10,7 @@ import time
 import llama_octet
 import pytest
 from llama_octet.cli import COMMANDS
+from models import random_dense
 from octet_helpers import clean_environment, complaint, with_path
 
 
@@ -26,30 +27,46 @@ def test_help_has_an_example_and_json(octet, command):
     assert "--json" in done.stdout
 
 
-def test_help_does_not_load_the_runtime(program):
-    code = """
+@pytest.fixture
+def modules_after_help(program):
+    """The modules that are loaded after `octet COMMAND --help`."""
+
+    def run(command):
+        code = """
 import sys
 from llama_octet import cli
 try:
-    cli.main(["run", "--help"])
+    cli.main([sys.argv[1], "--help"])
 except SystemExit:
     pass
-print("llama_cpp" in sys.modules)
+print(*sys.modules)
 """
-    assert program(code).stdout.splitlines()[-1] == "False"
+        return program(code, command).stdout.splitlines()[-1].split()
+
+    return run
 
 
-def test_a_command_imports_no_other(program):
+def test_help_does_not_load_the_runtime(modules_after_help):
+    found = modules_after_help("run")
+    assert "llama_octet.commands.run" in found
+    assert "llama_cpp" not in found
+
+
+def test_a_command_imports_no_other(modules_after_help):
+    found = [m for m in modules_after_help("doctor") if m.startswith("llama_octet.commands.")]
+    assert found == ["llama_octet.commands.doctor"]
+
+
+def test_run_reads_the_header_once(program, tmp_path):
     code = """
 import sys
-from llama_octet import cli
-try:
-    cli.main(["doctor", "--help"])
-except SystemExit:
-    pass
-print(*sorted(m for m in sys.modules if m.startswith("llama_octet.commands.")))
+from llama_octet import cli, header
+read, paths = header.read, []
+header.read = lambda path: paths.append(path) or read(path)
+cli.main(["run", sys.argv[1], "-p", "x", "-n", "1", "--json"])
+print(len(paths))
 """
-    assert program(code).stdout.splitlines()[-1] == "llama_octet.commands.doctor"
+    assert program(code, random_dense(tmp_path / "m.gguf")).stdout.splitlines()[-1] == "1"
 
 
 def test_the_overview_names_every_command(octet):

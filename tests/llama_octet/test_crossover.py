@@ -152,7 +152,7 @@ def test_judged(judged, name):
 
 
 def test_timings_that_make_no_sense_are_refused(here, folder):
-    wrong = [[], [[1, 0, 1]], [[1, 1, -1]], [[8, 1, 1], [1, 1, 1]], [[1, 1, 1], [1, 1, 1]]]
+    wrong = [[[1, 1]], [[1, 0, 1]], [[1, 1, -1]], [[8, 1, 1], [1, 1, 1]], [[1, 1, 1], [1, 1, 1]]]
     wrong += [[[1, 1, float("nan")]], [[1, float("inf"), 1]], [[0, 1, 1]]]
     code = """
 refused = 0
@@ -294,6 +294,31 @@ def test_measured_once(here, moe):
     second = here(NEVER + LOAD + ANSWER, moe, **EXPERTS_ONLY)
     assert ran(second)[1] == [entry]
     assert lines_about(second, "timing") == []
+
+
+def test_time_that_is_not_enough_is_spent_once(here, moe):
+    # A child that starts too late has no time for a single sample; what it says is kept.
+    none = PATIENT.replace("100", "0") + "crossover.LEAST = 0\n"
+    first = here(none + LOAD + ANSWER, moe, **EXPERTS_ONLY)
+    kernels, (entry,) = ran(first)
+    assert (entry["label"], entry["samples"], entry["clear"]) == (CHAIN, [], False)
+    (line,) = lines_about(first, "not enough")
+    assert CHAIN in line
+    assert "--remeasure" in line
+    second = here(NEVER + LOAD + ANSWER, moe, **EXPERTS_ONLY)
+    # The default, again.
+    assert ran(second) == [kernels, [entry]]
+    assert kernels["chain q8_0:q8_0"]["calls"] > 0
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_few_samples_tell_nothing(here, samples):
+    few = timings(*[0.5] * 7)[:samples]
+    code = f"print(json.dumps([keep({DENSE!r}, {few!r}), entries()]))"
+    why, (entry,) = ran(here(code))
+    assert (why, entry["samples"], entry["clear"]) == ("", few, False)
+    assert "not enough" in entry["verdict"]
+    assert ran(here("print(json.dumps(entries()))")) == [entry]
 
 
 def test_every_kind_of_layer_is_measured(here, moe):

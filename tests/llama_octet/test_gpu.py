@@ -14,7 +14,9 @@ from llama_octet import gpu
 def sycl():
     where = gpu.prefix()
     if not (where and (where / "lib/libintelocl.so").is_file()):
-        pytest.skip("intel-sycl-rt and intel-opencl-rt are not installed (pip install '.[test-sycl]')")
+        pytest.skip(
+            "intel-sycl-rt and intel-opencl-rt are not installed (pip install '.[test-sycl]')"
+        )
 
 
 # Reads a prompt in two batches, then generates; prints tokens, a digest of the last logits, status.

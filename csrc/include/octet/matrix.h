@@ -78,8 +78,8 @@ size_t pack_scratch_bytes(const Layout & layout);
 void pack_panel(const Layout & layout, const uint8_t * rows, size_t row_bytes, int n_rows, uint8_t * panel,
                 uint8_t * scratch);
 
-// True if no d of a panel is infinite or NaN.
-bool finite_scales(const Layout & layout, const uint8_t * panel);
+// True if no d of a row of file blocks is infinite or NaN.
+bool finite_scales(const Layout & layout, const uint8_t * row);
 
 // True if all blocks of every scale range of a q8_0 row carry the same d.
 bool shares_scale(const Layout & layout, const uint8_t * row);

@@ -153,7 +153,7 @@ def feed(package, args, text: str, collector: Collector) -> tuple[int, int]:
     chunk = min(args.chunk, found.context_length or args.chunk)
     # A context of its own, since llama_cpp.Llama takes no callback; the one it makes stays small.
     small = {"n_ctx": 32, "n_batch": 32, "swa_full": False, "verbose": False}
-    llm, _ = open_model(args.model, not found.guarded, **small)
+    llm, _ = open_model(args.model, not found.guarded, found, **small)
     vocab = llm.n_vocab()
     bos = [llm.token_bos()] if llm._model.add_bos_token() else []
     # No vocabulary has tokens this long on average; splitting all of a long text takes a while.

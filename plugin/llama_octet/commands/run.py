@@ -160,17 +160,20 @@ def _load(args):
         "swa_full": False,  # the whole context is only worth keeping for a prompt that is changed
         "verbose": False,
     }
-    return open_model(args.model, args.stock, **common)
+    return open_model(args.model, args.stock, found, **common)
 
 
-def open_model(path: str, stock: bool, **arguments):
-    """A model in the plugin, or without it in stock, and a function that gives the status."""
+def open_model(path: str, stock: bool, found: header.Header | None = None, **arguments):
+    """A model in the plugin, or without it in stock, and a function that gives the status.
+
+    `found`: its header, if it has been read.
+    """
     if not stock:
         from .. import Llama, status
 
-        return Llama(path, **arguments), status
+        return Llama(path, checked=found, **arguments), status
     package = runtime.import_llama_cpp()
-    if header.read(path).guarded:
+    if (found or header.read(path)).guarded:
         raise ModelError(
             f"{path}: rotated int8, stock llama.cpp would answer gibberish: run it in the plugin"
         )
