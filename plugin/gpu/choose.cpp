@@ -8,7 +8,7 @@
 
 #include "../backend/auto.h"
 #include "../backend/status.h"
-#include "../backend/weights.h"
+#include "weights.h"
 
 namespace octet {
 
@@ -18,6 +18,10 @@ namespace {
 // of the bytes and writes no fp16 copies.
 constexpr double kMeanRows[] = {16, 32, 64, 128, 256};
 constexpr int kExperts = 16, kRepeats = 3;
+// A card takes a fraction of it. When it is used up, no more is repeated, and from the third number of rows on
+// the rest is left out.
+constexpr double kMilliseconds = 2000;
+constexpr size_t kFewestSamples = 3;
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -65,7 +69,9 @@ Curve measure(Graphics & g, const Stored & gate, const Stored & up, const Stored
                            c = synthetic(*g.gpu, down, random);
     const int64_t k = a.view().k, n = c.view().n;
     Curve curve;
+    double spent = 0;
     for (double mean : kMeanRows) {
+        if (curve.size() >= kFewestSamples && spent > kMilliseconds) break;
         const int64_t tokens = int64_t(mean) * kExperts;
         const std::vector<int32_t> ids = uneven_ids(tokens, random);
         std::vector<float> x(size_t(tokens * k)), out(size_t(tokens * n));
@@ -81,10 +87,14 @@ Curve measure(Graphics & g, const Stored & gate, const Stored & up, const Stored
             const gpu::Arithmetic how = side ? gpu::Arithmetic::half : gpu::Arithmetic::int8;
             best[side] = std::numeric_limits<double>::max();
             for (int i = 0; i <= kRepeats; ++i) {  // the first one builds and allocates
+                if (i > 1 && spent > kMilliseconds) break;
                 const auto start = std::chrono::steady_clock::now();
                 runner.run_chain(chain, a.view(), &gate == &up ? a.view() : b.view(), c.view(),
                                  [how](double) { return how; });
-                if (i) best[side] = std::min(best[side], milliseconds_since(start));
+                if (i == 0) continue;
+                const double ms = milliseconds_since(start);
+                spent += ms;
+                best[side] = std::min(best[side], ms);
             }
         }
         curve.push_back({mean, best[0], best[1]});
@@ -133,7 +143,9 @@ std::shared_ptr<const Curve> curve_of(Graphics & g, const Stored & gate, const S
 gpu::ChooseArithmetic chooser(Graphics & g, const Stored & gate, const Stored & up, const Stored & down,
                               const Chain & chain) {
     const auto always = [](gpu::Arithmetic a) { return [a](double) { return a; }; };
-    if (gate.weight.float_products || down.weight.float_products) return always(gpu::Arithmetic::half);
+    const auto only_half = [](const Stored & s) { return gpu::float_only(s.on_gpu->weight->view().format); };
+    if (gate.weight.float_products || down.weight.float_products || only_half(gate) || only_half(up) || only_half(down))
+        return always(gpu::Arithmetic::half);
     const bool int8_weights = gate.decision.format->code_bits == 8 && gate.kind == "int8";
     if ((int8_weights ? settings().w8a8 : settings().moe) == Switch::on || g.no_int8 || g.no_half) {
         return always(gpu::Arithmetic::int8);

@@ -83,7 +83,7 @@ void use_gpus(const std::string & driver, const std::string & sources, const std
 void open_gpus(const Settings & s) {
     if (s.sycl == Switch::off || s.sycl_hidden) return;
     const bool wanted = s.sycl == Switch::on || s.sycl_cpu;
-    std::string why = told.why_not, unfit;
+    std::string why = told.why_not, unfit, failed;
     if (!told.driver.empty()) {
         try {
             why = gpu::open_driver(told.driver);
@@ -91,16 +91,23 @@ void open_gpus(const Settings & s) {
                 why.empty() ? gpu::list_devices(s.sycl_cpu) : std::vector<octet_gpu_info>();
             for (size_t i = 0; i < all.size() && (i == 0 || !s.sycl_cpu); ++i) {
                 const std::string not_this = unsuitable(s, all[i]);
-                if (not_this.empty())
-                    open_one(s, int(i));
-                else
+                if (!not_this.empty()) {
                     unfit += (unfit.empty() ? "" : "; ") + std::string(all[i].name) + ": " + not_this;
+                    continue;
+                }
+                try {
+                    open_one(s, int(i));
+                } catch (const gpu::Error & error) {  // another may do
+                    failed += (failed.empty() ? "" : "; ") + std::string(error.what());
+                }
             }
         } catch (const gpu::Error & error) {
             why = error.what();
         }
     }
+    if (why.empty()) why = failed;
     if (!list().empty()) {
+        if (!failed.empty()) say("a GPU is not used: " + failed);
         // The runtime does not live on in a forked child.
         pthread_atfork(nullptr, nullptr, [] {
             for (const auto & g : list()) g->off = true;

@@ -38,7 +38,7 @@ size_t bytes_of_layer(const Model & model, const std::string & name, const int64
 }  // namespace
 
 bool Placement::takes(const std::shared_ptr<const Model> & model, const std::string & name, const int64_t ne[4],
-                      size_t bytes, uint64_t free, const std::string & title) {
+                      size_t bytes, uint64_t free, const std::string & title, const std::string & next) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (model_.lock() != model) {
         model_ = model;
@@ -57,7 +57,7 @@ bool Placement::takes(const std::shared_ptr<const Model> & model, const std::str
     if (!fits && !told_) {
         const int taken = int(std::count_if(layers_.begin(), layers_.end(), [](const auto & l) { return l.second; }));
         say(title + " takes the experts of " + std::to_string(taken) + " layers and has no room for those of " + layer +
-            " (" + std::to_string(needed >> 20) + " MiB): what does not fit stays with the CPU");
+            " (" + std::to_string(needed >> 20) + " MiB): " + next);
         told_ = true;
     }
     return fits;

@@ -18,9 +18,10 @@ namespace octet {
 class Placement {
   public:
     // Whether the layer of expert weight `name` (`bytes` of them, of dimensions ne) has a place where `free`
-    // bytes are. Asked again, the answer stays as it was. `title` is for the one line that says what found none.
+    // bytes are. Asked again, the answer stays as it was. `title` and `next` are for the one line that says what
+    // found none: the device, and what becomes of the rest.
     bool takes(const std::shared_ptr<const Model> & model, const std::string & name, const int64_t ne[4], size_t bytes,
-               uint64_t free, const std::string & title);
+               uint64_t free, const std::string & title, const std::string & next);
 
     // The weights that were promised a place are in it now.
     void filled();

@@ -214,7 +214,8 @@ Decision decide_for_gpu(const Settings & s, const Model & model, const char * na
     d.format = format;
     const Switch rule = facts && format->code_bits == 8 ? s.w8a8 : s.moe;
     d.path = rule == Switch::off ? Path::floating : Path::integer;
-    d.reason = std::string(facts && format->code_bits == 8 ? "int8" : type) + " experts";
+    d.reason = std::string(facts && format->code_bits == 8 ? "int8" : type) + " experts" +
+               (gpu::float_only(number) ? ", as fp16," : "");
     return d;
 }
 
@@ -239,7 +240,12 @@ bool takes_weight(Graphics & g, const Tensor * w) {
     uint64_t free = std::min<uint64_t>(g.gpu->free_memory(), total - std::min<uint64_t>(total, g.weight_bytes));
     free -= std::min(free, kept);
     if (const char * limit = std::getenv("OCTET_TEST_SYCL_MEMORY")) free = std::strtoull(limit, nullptr, 10);
-    return g.placement.takes(model, w->name, w->ne, ggml_nbytes(w), free, g.name);
+    // The loader asks in the order of the list.
+    std::string next = "what does not fit stays with the CPU";
+    for (size_t i = gpus().size(); i > 0 && gpus()[i - 1].get() != &g; --i) {
+        if (!gpus()[i - 1]->off) next = gpus()[i - 1]->name + " is asked next";
+    }
+    return g.placement.takes(model, w->name, w->ne, ggml_nbytes(w), free, g.name, next);
 }
 
 void bring_to_cpu(Stored & s) {

@@ -23,9 +23,10 @@ std::string failure(const std::string & what) {
 
 [[noreturn]] void fail(const std::string & what) { throw Error(failure(what)); }
 
-// Whether a program belongs to the float chain.
-bool is_half(const std::string & name, const std::string & options) {
-    return name == "dequantize" || name == "product_half" || options.find("HALF=1") != std::string::npos;
+Need need_of(const std::string & name, const std::string & options) {
+    if (name == "sum") return Need::both;
+    const bool half = name == "dequantize" || name == "product_half" || options.find("HALF=1") != std::string::npos;
+    return half ? Need::half : Need::int8;
 }
 
 std::string megabytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
@@ -145,7 +146,7 @@ void Gpu::read_sources() {
 
 octet_gpu_kernel * Gpu::kernel(const std::string & name, const std::string & options) {
     octet_gpu_kernel * k = opened->kernel(program(name, options), ("octet_" + name).c_str());
-    if (!k) throw BuildError(failure("kernel octet_" + name), is_half(name, options));
+    if (!k) throw BuildError(failure("kernel octet_" + name), need_of(name, options));
     return k;
 }
 
@@ -190,7 +191,7 @@ octet_gpu_program * Gpu::program(const std::string & name, const std::string & o
 octet_gpu_program * Gpu::build(const std::string & name, const std::string & options) {
     auto source = sources_.find(name + ".cpp");
     if (source == sources_.end()) {
-        throw BuildError(name + ".cpp is missing: reinstall llama-octet", is_half(name, options));
+        throw BuildError(name + ".cpp is missing: reinstall llama-octet", need_of(name, options));
     }
     std::vector<const char *> names, texts, list;
     for (const auto & [file, text] : includes_) {
@@ -205,7 +206,7 @@ octet_gpu_program * Gpu::build(const std::string & name, const std::string & opt
     const octet_gpu_source s = {source->second.c_str(), names.data(), texts.data(),
                                 int32_t(names.size()),  list.data(),  int32_t(list.size())};
     octet_gpu_program * p = opened->build(queue_, &s);
-    if (!p) throw BuildError(failure("compiling " + name + ".cpp " + options), is_half(name, options));
+    if (!p) throw BuildError(failure("compiling " + name + ".cpp " + options), need_of(name, options));
     ++built_;
     return p;
 }

@@ -26,10 +26,13 @@ struct MemoryError : Error {
     using Error::Error;
 };
 
+// What a program is needed for.
+enum class Need { int8, half, both };
+
 // A program cannot be had; the device itself is well.
 struct BuildError : Error {
-    BuildError(const std::string & what, bool of_half) : Error(what), half(of_half) {}
-    bool half;  // it is one of the float chain
+    BuildError(const std::string & what, Need need) : Error(what), need(need) {}
+    Need need;
 };
 
 // Opens the library that driver.cpp was compiled to; for good. "" or one line.

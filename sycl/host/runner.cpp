@@ -80,6 +80,14 @@ class Pieces {
     size_t size_ = 0;
 };
 
+// What the caller chooses, unless a weight leaves no choice.
+ChooseArithmetic allowed(const ChooseArithmetic & choose, std::initializer_list<const DeviceWeight *> weights) {
+    for (const DeviceWeight * w : weights) {
+        if (float_only(w->format)) return [](double) { return Arithmetic::half; };
+    }
+    return choose;
+}
+
 }  // namespace
 
 struct Runner::Plan {
@@ -175,7 +183,9 @@ const uint32_t * Runner::codebook(int format) {
     if (!memory.data()) {
         const uint32_t * words = format == dev::kIq3S     ? kCodebookIq3S
                                  : format == dev::kIq3Xxs ? kCodebookIq3Xxs
-                                                          : kCodebookIq2S;
+                                 : format == dev::kIq2S   ? kCodebookIq2S
+                                 : format == dev::kIq2Xs  ? kCodebookIq2Xs
+                                                          : kCodebookIq2Xxs;
         const size_t bytes = size_t(dev::codebook_words(format)) * sizeof(uint32_t);
         Memory fresh = gpu_.device_memory(bytes);
         gpu_.copy(fresh.data(), words, bytes);
@@ -249,7 +259,9 @@ void Runner::multiply(const Plan & plan, size_t group, int side, const int32_t *
         const dev::Job * jobs = plan.dev_jobs + l.first;
         const void * q = q_.get<uint8_t>(gpu_, 1);
         if (of.arithmetic == Arithmetic::half) {
-            const int format = l.weight->format < dev::kInt8 ? l.weight->format : dev::kInt8;
+            // One program serves every Q8_0.
+            const bool q8_0 = l.weight->format >= dev::kInt8 && l.weight->format <= dev::kInt8Row;
+            const int format = q8_0 ? int(dev::kInt8) : l.weight->format;
             gpu_.launch(gpu_.kernel("dequantize", option("FORMAT", format)), {l.dequantized, panels}, {1, 1},
                         plan.dev_dequantized + l.first_dequantized, codebook(format), half_.get<uint8_t>(gpu_, 1), k,
                         n);
@@ -272,7 +284,7 @@ Ran Runner::run_chain(const Chain & c, const DeviceWeight & gate, const DeviceWe
     Groups g;
     if (!group_by_expert(r, gate.n_experts, int(kRows), groups_, &g)) return {false, 0, 0};
     if (g.n_slots == 0) return {true, 0, 0};
-    Plan plan(g, choices_, 1, r.n_used, choose);
+    Plan plan(g, choices_, 1, r.n_used, allowed(choose, {&gate, &up, &down}));
     plan.weights.assign(size_t(g.n_slots), 1.0f);
     for (int64_t i = 0; c.weights && i < g.n_slots; ++i) {
         const char * w = c.weights + i / r.n_used * c.weight_token_stride + i % r.n_used * c.weight_slot_stride;
@@ -336,7 +348,7 @@ Ran Runner::multiply(const DeviceWeight & w, const RowsIn & x_rows, int64_t x_ro
     Groups g;
     if (!group_by_expert(r, w.n_experts, int(kRows), groups_, &g)) return {false, 0, 0};
     if (g.n_slots == 0) return {true, 0, 0};
-    Plan plan(g, choices_, x_rows_per_token, r.n_used, choose);
+    Plan plan(g, choices_, x_rows_per_token, r.n_used, allowed(choose, {&w}));
     uint64_t matrices = 0;
     if (plan.any_half()) {
         matrices =

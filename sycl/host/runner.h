@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 
+#include "../kernels/launch.h"
 #include "octet/products.h"
 #include "weight.h"
 
@@ -33,8 +34,8 @@ class Runner {
   public:
     Runner(Gpu & gpu, const Choices & choices) : gpu_(gpu), choices_(choices) {}
 
-    // octet::run_chain on the device, with these weights in place of the chain's own. Throws Error; then `out`
-    // may hold anything.
+    // octet::run_chain on the device, with these weights in place of the chain's own. A weight of a format that has
+    // no int8 products makes it fp16, whatever `choose` says. Throws Error; then `out` may hold anything.
     Ran run_chain(const Chain & chain, const DeviceWeight & gate, const DeviceWeight & up, const DeviceWeight & down,
                   const ChooseArithmetic & choose);
 
@@ -61,7 +62,7 @@ class Runner {
     Scratch groups_;
     Memory staging_;  // of the host
     Room tables_, x_, q_, d_, between_, y_, out_, half_, none_;
-    Memory codebooks_[3];
+    Memory codebooks_[octet_device::kFormats];
 };
 
 }  // namespace octet::gpu

@@ -11,11 +11,10 @@ namespace octet::gpu {
 namespace dev = octet_device;
 
 int format_number(const char * name, int64_t k, int64_t range) {
-    const std::pair<const char *, int> codebooks[] = {{"iq3_s", dev::kIq3S},
-                                                      {"iq3_xxs", dev::kIq3Xxs},
-                                                      {"iq2_s", dev::kIq2S},
-                                                      {"iq4_nl", dev::kIq4Nl},
-                                                      {"q2_0", dev::kQ20}};
+    const std::pair<const char *, int> codebooks[] = {
+        {"iq3_s", dev::kIq3S}, {"iq3_xxs", dev::kIq3Xxs}, {"iq2_s", dev::kIq2S},     {"iq4_nl", dev::kIq4Nl},
+        {"q2_0", dev::kQ20},   {"iq2_xs", dev::kIq2Xs},   {"iq2_xxs", dev::kIq2Xxs}, {"iq4_xs", dev::kIq4Xs},
+        {"q4_0", dev::kQ40},   {"mxfp4", dev::kMxfp4}};
     for (const auto & [known, number] : codebooks) {
         if (std::strcmp(name, known) == 0) return number;
     }
@@ -28,12 +27,17 @@ bool takes(int format, int64_t k, int64_t n) {
     switch (format) {
         case dev::kIq3S:
         case dev::kIq3Xxs:
-        case dev::kIq2S: return k % 256 == 0;
+        case dev::kIq2S:
+        case dev::kIq2Xs:
+        case dev::kIq2Xxs:
+        case dev::kIq4Xs: return k % 256 == 0;
         case dev::kQ20: return k % 64 == 0;
         case dev::kInt8x128: return k % 128 == 0;
         default: return k % 32 == 0;
     }
 }
+
+bool float_only(int format) { return !dev::has_int8_products(format); }
 
 OwnedWeight::OwnedWeight(Gpu & gpu, const DeviceWeight & w, const uint8_t * blocks, const float * signs) : w_(w) {
     const size_t bytes = size_t(w.n_experts * w.n) * w.row_bytes;

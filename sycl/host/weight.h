@@ -21,8 +21,11 @@ struct DeviceWeight {
 // The number of a format in launch.h: by GGUF's name and the scale range; -1 if the kernels have none.
 int format_number(const char * name, int64_t k, int64_t range);
 
-// Whether the kernels take a matrix of that shape.
+// Whether the kernels, or those of the float chain, take a matrix of that shape.
 bool takes(int format, int64_t k, int64_t n);
+
+// Whether only the float chain has the format.
+bool float_only(int format);
 
 // A weight and its memory.
 class OwnedWeight {

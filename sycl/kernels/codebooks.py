@@ -1,7 +1,7 @@
 """Writes the codebooks that the kernels look weights up in, from gguf-py: codebooks.py FILE.
 
 Byte j of entry i is the magnitude of value j of grid row i. An entry of IQ3_* has 4 values, one
-32-bit word; one of IQ2_S has 8, two words.
+32-bit word; one of IQ2_* has 8, two words.
 """
 
 import sys
@@ -14,6 +14,8 @@ CODEBOOKS = (
     (0, "kCodebookIq3S", quants.IQ3_S),
     (1, "kCodebookIq3Xxs", quants.IQ3_XXS),
     (2, "kCodebookIq2S", quants.IQ2_S),
+    (8, "kCodebookIq2Xs", quants.IQ2_XS),
+    (9, "kCodebookIq2Xxs", quants.IQ2_XXS),
 )
 
 

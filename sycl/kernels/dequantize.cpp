@@ -1,6 +1,6 @@
 // Blocks of weights to fp16 in the order of dpas (see launch.h): octet_dequantize. The first half of the
 // float chain; code times scale is exact in f32 and rounded once.
-#include "formats.h"
+#include "float_formats.h"
 
 #ifndef OCTET_FORMAT
 #error "define OCTET_FORMAT"
@@ -10,13 +10,14 @@ using namespace octet_device;
 
 namespace {
 
+constexpr bool kMakesCodebook = OCTET_FORMAT == kIq4Nl || OCTET_FORMAT == kIq4Xs || OCTET_FORMAT == kMxfp4;
+
 template <typename F>
 ESIMD_INLINE void dequantize(const uint8_t * weights, Lanes rows, const Codebook & codebook, sycl::half * out,
                              int steps) {
-    constexpr int kBlockBytes = 2 + 4 * F::kWords;
     Blocks<F::kWords> blocks;
     for (int s = 0; s < steps; ++s) {
-        if (s % F::kSteps == 0) read_blocks(weights, rows + uint32_t(s / F::kSteps) * kBlockBytes, blocks);
+        if (s % F::kSteps == 0) read_block<F>(weights, rows + uint32_t(s / F::kSteps) * block_bytes<F>(0), blocks);
         Quads quads;
         simd<float, 16 * F::kScales> scale;
         F::template decode<false>(blocks, s % F::kSteps, codebook, quads, scale);
@@ -43,9 +44,10 @@ octet_dequantize(const Job * jobs, const uint32_t * codebook, sycl::half * half,
     const auto item = sycl::ext::oneapi::this_work_item::get_nd_item<2>();
     const int panel = int(item.get_global_id(1));
     const Job job = read_job(jobs, int(item.get_global_id(0)));
-    if constexpr (OCTET_FORMAT == kIq4Nl) {
+    if constexpr (kMakesCodebook) {
+        using F = Format<kMakesCodebook ? OCTET_FORMAT : kIq4Nl>;
         es::slm_init<1024>();
-        Format<kIq4Nl>::make_codebook<1>(0);
+        F::make_codebook<1>(0, F::values());
         es::barrier();
     }
     const Panel p = panel_of<OCTET_FORMAT>(job, panel, k);

@@ -150,10 +150,13 @@ template <>
 struct Format<kIq4Nl> {
     static constexpr int kWords = 4, kSteps = 1, kScales = 1;
 
-    // Thread `me` of `threads` (8 or 1) makes its part; a barrier has to follow.
+    static ESIMD_INLINE simd<uint32_t, 16> values() {
+        return simd<uint32_t, 16>({129, 152, 173, 191, 207, 221, 234, 246, 1, 13, 25, 38, 53, 69, 89, 113});
+    }
+
+    // Of 16 signed bytes. Thread `me` of `threads` (8 or 1) makes its part; a barrier has to follow.
     template <int kThreads>
-    static ESIMD_INLINE void make_codebook(int me) {
-        simd<uint32_t, 16> value({129, 152, 173, 191, 207, 221, 234, 246, 1, 13, 25, 38, 53, 69, 89, 113});
+    static ESIMD_INLINE void make_codebook(int me, simd<uint32_t, 16> value) {
         constexpr int kShare = 16 / kThreads;
 #pragma unroll
         for (int i = 0; i < kShare; ++i) {
@@ -220,6 +223,25 @@ struct Format<kInt8x128> : Format<kInt8> {};
 template <>
 struct Format<kInt8Row> : Format<kInt8> {};
 
+// Bytes of a block: kBytes if the format says so, else d and the words behind it.
+template <typename F>
+constexpr auto block_bytes(int) -> decltype(F::kBytes) {
+    return F::kBytes;
+}
+template <typename F>
+constexpr int block_bytes(long) {
+    return 2 + 4 * F::kWords;
+}
+
+// The block at base + offset of each row.
+template <typename F>
+ESIMD_INLINE void read_block(const uint8_t * base, Lanes offset, Blocks<F::kWords> & b) {
+    if constexpr (block_bytes<F>(0) == 2 + 4 * F::kWords)
+        read_blocks(base, offset, b);
+    else
+        F::read(base, offset, b);
+}
+
 // Where the 16 output rows of a panel begin: a multiple of 4, and offsets from there.
 struct Panel {
     const uint8_t * base;
@@ -229,8 +251,8 @@ struct Panel {
 template <int kFormat>
 ESIMD_INLINE Panel panel_of(const Job & job, int panel, int k) {
     using F = Format<kFormat>;
-    const uint32_t row_bytes = uint32_t(k / kStep / F::kSteps) * (2 + 4 * F::kWords);
-    const int64_t start = int64_t(panel) * kPanelRows * row_bytes;  // a multiple of 32
+    const uint32_t row_bytes = uint32_t(k / kStep / F::kSteps) * block_bytes<F>(0);
+    const int64_t start = int64_t(panel) * kPanelRows * row_bytes;  // a multiple of 16
     return {reinterpret_cast<const uint8_t *>(job.weights) + start, Lanes(0, row_bytes)};
 }
 

@@ -42,6 +42,13 @@ constexpr int kQ20 = 4;       // Q2_0      64                   32
 constexpr int kInt8 = 5;      // Q8_0      32                   32
 constexpr int kInt8x128 = 6;  // Q8_0    128                  128: all blocks of a range have the same d
 constexpr int kInt8Row = 7;   // Q8_0    32                   K, at most 131072
+// Formats that the float chain alone takes, through octet_dequantize; their rows are quantized to no grid.
+constexpr int kIq2Xs = 8;   // IQ2_XS    256
+constexpr int kIq2Xxs = 9;  // IQ2_XXS   256
+constexpr int kIq4Xs = 10;  // IQ4_XS    256
+constexpr int kQ40 = 11;    // Q4_0      32
+constexpr int kMxfp4 = 12;  // MXFP4     32
+constexpr int kFormats = 13;
 
 // A unit of work of octet_product and octet_product_half: up to MT tiles of one expert times one of its
 // matrices. An expert with more than MT tiles has several jobs per matrix; one without rows has none.
@@ -96,7 +103,7 @@ static_assert(sizeof(Job) == 32, "an array of them is read by 32-byte loads");
 //
 // ---- octet_dequantize: dequantize.cpp ----------------------------------------------------------------
 //
-// Blocks to fp16 in the order of dpas. Options: -DOCTET_FORMAT=0 ... 5 (5 serves every Q8_0). Arguments:
+// Blocks to fp16 in the order of dpas. Options: -DOCTET_FORMAT=0 ... 5 (5 serves every Q8_0), 8 ... 12. Arguments:
 //     const Job * jobs       only weights, out_column (index of the matrix in half) are read
 //     const uint32_t * codebook
 //     sycl::half * half      [matrices][n / 16][k / 16][8 pairs of columns][16 output rows][2]
@@ -120,7 +127,17 @@ constexpr int tiles_per_thread(int64_t tiles, int64_t experts) {
 
 // uint32 words of a format's codebook; 0 for formats without one.
 constexpr int codebook_words(int format) {
-    return format == kIq3S ? 512 : format == kIq3Xxs ? 256 : format == kIq2S ? 2048 : 0;
+    switch (format) {
+        case kIq3S: return 512;
+        case kIq3Xxs: return 256;
+        case kIq2S: return 2048;
+        case kIq2Xs: return 1024;
+        case kIq2Xxs: return 512;
+        default: return 0;
+    }
 }
+
+// Whether octet_product has the format.
+constexpr bool has_int8_products(int format) { return format >= 0 && format <= kInt8Row; }
 
 }  // namespace octet_device

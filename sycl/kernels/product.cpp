@@ -17,6 +17,7 @@ namespace {
 constexpr int kMt = OCTET_MT;
 constexpr bool kWg = OCTET_WG;
 using F = Format<OCTET_FORMAT>;
+using Nl = Format<kIq4Nl>;  // whose codebook is made here
 // Steps of 32 columns whose integers are summed before they are scaled; 0 = all.
 constexpr int kRangeSteps = OCTET_FORMAT == kInt8Row ? 0 : OCTET_FORMAT == kInt8x128 ? 4 : 1;
 
@@ -268,12 +269,12 @@ octet_product(const Job * jobs, const int8_t * q, const float * d, const uint32_
                 es::slm_block_store<uint32_t, 32>((x.me * kShare + i) * 4, part);
             }
         }
-        if constexpr (kMakesCodebook) Format<kIq4Nl>::make_codebook<kGroupThreads>(x.me);
+        if constexpr (kMakesCodebook) Nl::make_codebook<kGroupThreads>(x.me, Nl::values());
         x.next_q = 0;
         x.next_d = 0.0f;
         x.fetch(0);
     } else if constexpr (kMakesCodebook) {
-        Format<kIq4Nl>::make_codebook<1>(0);
+        Nl::make_codebook<1>(0, Nl::values());
         es::barrier();
     }
 

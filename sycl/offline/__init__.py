@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+PLAIN = KERNELS.parent / "plain"  # kernels that are not ESIMD
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-octet" / "offline"
 
 

@@ -164,7 +164,7 @@ def report(assembly: str, info: str, block_steps: int = 1, steps: int = 1) -> Re
         raise OfflineError("the disassembly holds no instruction")
     body = _inner_loop(blocks)
     control = [
-        int(re.search(r"(-?\d+):d", x.text)[1]) & 0xFFFFFFFF
+        int(re.search(r"(-?(?:0x[0-9A-Fa-f]+|\d+)):u?d$", x.text.strip())[1], 0) & 0xFFFFFFFF
         for x in code
         if x.op == "or" and x.text.strip().startswith("cr0.0")
     ]

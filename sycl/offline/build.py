@@ -14,6 +14,11 @@ from .variants import Variant
 DEVICES = ("bmg-g21", "bmg-g31")
 # What the SYCL runtime passes on for an ESIMD kernel with the property grf_size<registers>.
 OPTIONS = {256: "-vc-codegen -doubleGRF", 128: "-vc-codegen"}
+# Intermediate files of the compiler, first and last: of ESIMD kernels, and of others.
+DUMPS = {
+    True: ("*_after_spirv_reader.ll", "*_final.ll"),
+    False: ("*_beforeUnification.ll", "*_codegen.ll"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ def _compile(variant: Variant, compiler: Ocloc, folder: Path) -> None:
         dump = out / "ir"
         log = compiler.run(
             *("compile", "-spirv_input", "-file", spirv, "-device", device),
-            *("-options", OPTIONS[variant.registers], "-out_dir", out),
+            *(("-options", OPTIONS[variant.registers]) if variant.esimd else ()),
+            *("-out_dir", out),
             dump=dump,
         )
         if "rror" in log or "llback" in log:
@@ -66,8 +72,9 @@ def _compile(variant: Variant, compiler: Ocloc, folder: Path) -> None:
         shutil.move(_only(out / "dis", ".text.*.asm", variant.name), folder / f"{device}.asm")
         shutil.move(out / "dis" / ".ze_info", folder / f"{device}.ze_info")
         if device == DEVICES[0]:
-            shutil.move(_only(dump, "*_after_spirv_reader.ll", variant.name), folder / "kernel.ll")
-            shutil.move(_only(dump, "*_final.ll", variant.name), folder / "final.ll")
+            first, final = DUMPS[variant.esimd]
+            shutil.move(_only(dump, first, variant.name), folder / "kernel.ll")
+            shutil.move(_only(dump, final, variant.name), folder / "final.ll")
         shutil.rmtree(out)
 
 

@@ -49,7 +49,7 @@ class Kernel:
         program = translate(built.ir())
         self.name = built.variant.name
         self.local_bytes = program.local_bytes
-        self._kinds = program.arguments
+        self.kinds = program.arguments
         key = hashlib.sha256(program.text.encode() + _RUNTIME.read_bytes() + _cpu()).hexdigest()[
             :24
         ]
@@ -84,12 +84,12 @@ class Kernel:
         The work-items of a group run in ascending or descending order between barriers. Raises
         OfflineError if the kernel leaves its memory.
         """
-        if len(arguments) != len(self._kinds):
+        if len(arguments) != len(self.kinds):
             raise OfflineError(
-                f"{self.name} takes {len(self._kinds)} arguments, not {len(arguments)}"
+                f"{self.name} takes {len(self.kinds)} arguments, not {len(arguments)}"
             )
         slots = np.zeros(max(1, len(arguments)), np.int64)
-        for i, (argument, kind) in enumerate(zip(arguments, self._kinds, strict=True)):
+        for i, (argument, kind) in enumerate(zip(arguments, self.kinds, strict=True)):
             if (kind == "ptr") != (argument is None or isinstance(argument, Buffer)):
                 raise OfflineError(f"{self.name}: argument {i} has to be a {kind}")
             slots[i] = (

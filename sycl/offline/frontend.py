@@ -12,7 +12,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from . import CACHE, KERNELS, Missing, OfflineError
+from . import CACHE, Missing, OfflineError
 from .variants import Variant
 
 _PACKAGES = ("intel-sycl-rt", "intel-opencl-rt")
@@ -41,7 +41,7 @@ def _without_comments(text: str) -> bytes:
 
 def key(variant: Variant) -> str:
     """Changes with the variant's sources and options and with the compiler."""
-    files = [KERNELS / variant.file, *sorted(KERNELS.glob("*.h"))]
+    files = [variant.folder / variant.file, *sorted(variant.folder.glob("*.h"))]
     parts = [p.name.encode() + b"\0" + _without_comments(p.read_text()) for p in files]
     return _digest(repr((versions(), variant.options)).encode(), _HELPER.read_bytes(), *parts)
 
@@ -72,7 +72,7 @@ def spirv(variant: Variant, out: Path) -> None:
             "SYCL_DUMP_IMAGES": "1",
             "OCL_ICD_FILENAMES": f"{sys.prefix}/lib/libintelocl.so",
         }
-        command = [program, KERNELS, variant.file, *variant.options]
+        command = [program, variant.folder, variant.file, *variant.options]
         done = subprocess.run(
             command, cwd=scratch, env=environment, capture_output=True, text=True, timeout=600
         )

@@ -1,12 +1,14 @@
 """The table of all compiled variants, and what must hold for each of them."""
 
 from collections.abc import Iterable
+from functools import cache
 
 from .assembly import Report, report
 from .build import DEVICES, Built
 from .translate import translate
 
 
+@cache
 def read(built: Built, device: str) -> Report:
     """What the machine code of a variant says."""
     variant = built.variant
@@ -15,9 +17,17 @@ def read(built: Built, device: str) -> Report:
     )
 
 
+@cache
+def _wanted(built: Built) -> tuple[int, int]:
+    """Lanes of fma, and bytes of local memory, that the source asks for."""
+    program = translate(built.ir())
+    return program.fma_lanes, program.local_bytes
+
+
 def faults(built: Built, device: str) -> list[str]:
     """What is wrong with a variant's machine code; nothing if all is well."""
-    r, variant, ir = read(built, device), built.variant, translate(built.ir())
+    r, variant = read(built, device), built.variant
+    fma_lanes, local_bytes = _wanted(built)
     found = []
     if r.registers != variant.registers:
         found.append(f"{r.registers} registers instead of {variant.registers}")
@@ -28,10 +38,12 @@ def faults(built: Built, device: str) -> list[str]:
         found.append(f"{have:g} dpas in the inner loop instead of {variant.dpas}")
     if not r.denormals:
         found.append("denormals are not kept")
-    if r.fma_lanes != ir.fma_lanes:
+    if r.barriers != variant.barriers:
+        found.append(f"{r.barriers} barriers instead of {variant.barriers}")
+    if r.fma_lanes != fma_lanes:
         # A product was fused with a sum that is rounded apart on the host, or an fma was split.
-        found.append(f"{r.fma_lanes} fused lanes instead of {ir.fma_lanes}")
-    wanted = -(-ir.local_bytes // 1024) * 1024  # it is handed out by the KiB
+        found.append(f"{r.fma_lanes} fused lanes instead of {fma_lanes}")
+    wanted = -(-local_bytes // 1024) * 1024  # it is handed out by the KiB
     if r.local != wanted:
         found.append(f"{r.local} bytes of local memory instead of {wanted}")
     return found

@@ -306,6 +306,8 @@ class _Translator:
         return self.plain(out, kind, _GENX[base], args) if base in _GENX else None
 
     def call(self, out: str | None, kind: str, name: str, text: str) -> list[str]:
+        if name == "llvm.assume":
+            return []
         args = _split(text)
         lines = None
         genx = re.match(r"llvm\.genx\.([a-z0-9.]*?)(?=\.v\d|$)", name)

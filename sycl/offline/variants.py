@@ -1,8 +1,14 @@
 """Every variant of every kernel, as sycl/kernels/launch.h lists them."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from . import KERNELS, PLAIN
+
+# By their numbers in launch.h: those of octet_product, and those of octet_dequantize alone.
 FORMATS = ("iq3_s", "iq3_xxs", "iq2_s", "iq4_nl", "q2_0", "q8_0", "q8_0_128", "q8_0_row")
+FLOAT_FORMATS = ("iq2_xs", "iq2_xxs", "iq4_xs", "q4_0", "mxfp4")
+DEQUANTIZED = (*FORMATS[:6], *FLOAT_FORMATS)
 GLUS = ("none", "swiglu", "geglu", "reglu")
 
 
@@ -15,11 +21,24 @@ class Variant:
 
     name: str
     file: str
-    options: tuple[str, ...]
+    choices: tuple[str, ...]  # options of its own
     dpas: int = 0
     block_steps: int = 1  # steps of 32 columns in a block of weights
     loop_steps: int = 1  # in one pass of the inner loop
     registers: int = 256  # of a thread; or 128
+    folder: Path = KERNELS  # of the file
+    esimd: bool = True
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """All options, as the host gives them (sycl/host/gpu.cpp)."""
+        registers = self.registers if self.esimd else 256  # which it does not look at
+        return ("-ffp-contract=off", f"-DOCTET_GRF={registers}", *self.choices)
+
+    @property
+    def barriers(self) -> int:
+        """Of work-groups that share tiles, or make a codebook."""
+        return int("-wg" in self.name or any(f in self.name for f in ("iq4_", "mxfp4")))
 
     @property
     def kernel(self) -> str:
@@ -51,9 +70,8 @@ def rows(glu: str, chunk: int, half: int) -> Variant:
 
 def dequantize(format: str) -> Variant:
     """Blocks to fp16 panels."""
-    return Variant(
-        f"dequantize-{format}", "dequantize.cpp", (f"-DOCTET_FORMAT={FORMATS.index(format)}",)
-    )
+    number = (FORMATS + FLOAT_FORMATS).index(format)
+    return Variant(f"dequantize-{format}", "dequantize.cpp", (f"-DOCTET_FORMAT={number}",))
 
 
 def product_half(mt: int) -> Variant:
@@ -61,10 +79,14 @@ def product_half(mt: int) -> Variant:
     return Variant(f"product_half-mt{mt}", "product_half.cpp", (f"-DOCTET_MT={mt}",), mt)
 
 
+def total() -> Variant:
+    """Sums of a token's experts: plain SYCL, not ESIMD, which takes other registers."""
+    return Variant("sum", "sum.cpp", (), registers=128, folder=PLAIN, esimd=False)
+
+
 def with_128_registers(variant: Variant) -> Variant:
     """The same for twice the threads on a vector engine."""
-    options = (*variant.options, "-DOCTET_GRF=128")
-    return replace(variant, name=variant.name + "-grf128", options=options, registers=128)
+    return replace(variant, name=variant.name + "-grf128", registers=128)
 
 
 def all_variants() -> list[Variant]:
@@ -72,6 +94,7 @@ def all_variants() -> list[Variant]:
     return [
         *(product(f, mt, wg) for mt in (8, 4, 2) for f in FORMATS for wg in (1, 0)),
         *(product_half(mt) for mt in (8, 4, 2)),
-        *(dequantize(f) for f in FORMATS[:6]),
+        *(dequantize(f) for f in DEQUANTIZED),
         *(rows(g, c, h) for g in GLUS for c in (128, 64, 32) for h in (0, 1)),
+        total(),
     ]

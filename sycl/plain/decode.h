@@ -44,6 +44,13 @@ inline uint32_t with_parity(uint32_t seven) {
     return seven | ((p ^ p >> 1) & 1) << 7;
 }
 
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// 16 bytes: low nibbles are values 0 ... 15, high ones 16 ... 31.
+inline void put_nibbles(const uint8_t * b, const int8_t * table, int8_t * value) {
+    for (int j = 0; j < 32; ++j) value[j] = table[b[j % 16] >> (4 * (j / 16)) & 15];
+}
+
 inline Weights decode(int format, const uint8_t * row, int g, const uint32_t * codebook) {
     Weights w{};
     if (format == kIq3S) {
@@ -75,14 +82,44 @@ inline Weights decode(int format, const uint8_t * row, int g, const uint32_t * c
             put_signed(codebook[2 * index + 1], signs >> 4, w.value + 8 * l + 4);
         }
     } else if (format == kIq4Nl) {
-        const int8_t table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
         const uint8_t * b = row + g * 18;
         w.scale[0] = w.scale[1] = half_at(b);
-        for (int j = 0; j < 32; ++j) w.value[j] = table[b[2 + j % 16] >> (4 * (j / 16)) & 15];
+        put_nibbles(b + 2, kIq4Values, w.value);
     } else if (format == kQ20) {
         const uint8_t * b = row + g / 2 * 18;
         w.scale[0] = w.scale[1] = half_at(b);
         for (int j = 0; j < 32; ++j) w.value[j] = int8_t((b[2 + 8 * (g % 2) + j / 4] >> (2 * (j % 4)) & 3) - 1);
+    } else if (format == kIq2Xs || format == kIq2Xxs) {
+        const bool xs = format == kIq2Xs;
+        const uint8_t * b = row + g / 8 * (xs ? 74 : 66);
+        const int i = g % 8;
+        const uint32_t aux = bytes_at(b + 6 + 8 * i, 4);
+        for (int h = 0; h < 2; ++h) {
+            const uint32_t bits = xs ? uint32_t(b[66 + i] >> (4 * h) & 15) : aux >> 28;
+            w.scale[h] = half_at(b) * float(1 + 2 * bits) * 0.125f;
+        }
+        for (int l = 0; l < 4; ++l) {
+            const uint32_t two = bytes_at(b + 2 + 8 * i + 2 * l, 2);
+            const uint32_t index = xs ? two & 511 : b[2 + 8 * i + l];
+            const uint32_t signs = with_parity(xs ? two >> 9 : aux >> (7 * l) & 127);
+            put_signed(codebook[2 * index], signs, w.value + 8 * l);
+            put_signed(codebook[2 * index + 1], signs >> 4, w.value + 8 * l + 4);
+        }
+    } else if (format == kIq4Xs) {
+        const uint8_t * b = row + g / 8 * 136;
+        const int i = g % 8;
+        const int low = b[4 + i / 2] >> (4 * (i & 1)) & 15, high = int(bytes_at(b + 2, 2) >> (2 * i) & 3);
+        w.scale[0] = w.scale[1] = half_at(b) * float(low + 16 * high - 32);
+        put_nibbles(b + 8 + 16 * i, kIq4Values, w.value);
+    } else if (format == kQ40) {
+        const uint8_t * b = row + g * 18;
+        w.scale[0] = w.scale[1] = half_at(b);
+        for (int j = 0; j < 32; ++j) w.value[j] = int8_t((b[2 + j % 16] >> (4 * (j / 16)) & 15) - 8);
+    } else if (format == kMxfp4) {
+        const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+        const uint8_t * b = row + g * 17;
+        w.scale[0] = w.scale[1] = __builtin_bit_cast(float, b[0] >= 2 ? uint32_t(b[0] - 1) << 23 : 0x00200000u << b[0]);
+        put_nibbles(b + 1, doubled, w.value);
     } else {
         const uint8_t * b = row + g * 34;
         w.scale[0] = w.scale[1] = half_at(b);
@@ -98,6 +135,11 @@ inline int row_bytes(int format, int k) {
         case kIq2S: return k / 256 * 82;
         case kIq4Nl: return k / 32 * 18;
         case kQ20: return k / 64 * 18;
+        case kIq2Xs: return k / 256 * 74;
+        case kIq2Xxs: return k / 256 * 66;
+        case kIq4Xs: return k / 256 * 136;
+        case kQ40: return k / 32 * 18;
+        case kMxfp4: return k / 32 * 17;
         default: return k / 32 * 34;
     }
 }

@@ -14,7 +14,7 @@ sys.path.insert(0, str(_SYCL / "kernels"))
 import codebooks  # noqa: E402
 from offline.build import build  # noqa: E402
 from offline.execute import Buffer, Kernel  # noqa: E402
-from offline.variants import FORMATS, Variant  # noqa: E402
+from offline.variants import FLOAT_FORMATS, FORMATS, Variant  # noqa: E402
 
 JOB = np.dtype(
     [("weights", "u8"), ("first", "i4"), ("tiles", "i4"), ("column", "i4"), ("rest", "i4", 3)]
@@ -42,7 +42,7 @@ def columns_per_scale(format: str, k: int) -> int:
 def codebook(format: str) -> Buffer:
     """The argument of a kernel of that format."""
     for number, _, cls in codebooks.CODEBOOKS:
-        if FORMATS[number] == format:
+        if (FORMATS + FLOAT_FORMATS)[number] == format:
             return Buffer(codebooks.words(cls))
     return Buffer(np.zeros(0, np.uint32))  # not to be read
 
@@ -66,7 +66,10 @@ def matrix(format: str, n: int, k: int, rng: np.random.Generator, at_end: bool =
     d[rng.random(d.shape) < 0.1] = np.float16(3e-7)
     d[rng.random(d.shape) < 0.02] = 0
     d = np.repeat(d, blocks.shape[1] // d.shape[1], axis=1)
-    blocks[:, :, :2] = d[..., None].view(np.uint8)
+    if format == "mxfp4":
+        blocks[:, :, 0] = rng.choice([0, 1, 2, 100, 104, 120, 127, 141, 142, 254], blocks.shape[:2])
+    else:
+        blocks[:, :, :2] = d[..., None].view(np.uint8)
     codes, scale = reference.decode(file_type(format), blocks.reshape(n, -1))
     if group > 32:
         scale = scale[:, :: group // 32]

@@ -14,7 +14,7 @@ from device import (
     tile_count,
     to_tiles,
 )
-from offline.variants import FORMATS, dequantize, product, product_half, rows
+from offline.variants import DEQUANTIZED, FORMATS, dequantize, product, product_half, rows, total
 
 pytestmark = pytest.mark.usefixtures("offline")
 
@@ -189,17 +189,34 @@ def test_rows(glu, chunk, half):
                 assert same(d.array.transpose(0, 2, 1).reshape(16, -1), expected_d)
 
 
-@pytest.mark.parametrize("format", FORMATS[:6])
+@pytest.mark.parametrize("format", DEQUANTIZED)
 def test_dequantize(format):
     n, k = 48, 512
     rng = np.random.default_rng(4)
-    matrices = [matrix(format, n, k, rng) for _ in range(2)]
+    matrices = [matrix(format, n, k, rng, at_end) for at_end in (True, False)]
     jobs = np.concatenate([Layout([8]).jobs([m.blob], 1, i) for i, m in enumerate(matrices)])
     half = Buffer(np.zeros((2, n // 16, k // 16, 8, 16, 2), np.float16))
     kernel(dequantize(format)).launch((2, n // 16), 1, Buffer(jobs), codebook(format), half, k, n)
     for got, m in zip(half.array, matrices, strict=True):
-        weights = m.codes * np.repeat(m.scale, k // m.scale.shape[1], axis=1)
-        assert same(got.transpose(0, 3, 1, 2, 4).reshape(n, k), weights.astype(np.float16))
+        with np.errstate(over="ignore"):
+            weights = m.codes * np.repeat(m.scale, k // m.scale.shape[1], axis=1)
+            assert same(got.transpose(0, 3, 1, 2, 4).reshape(n, k), weights.astype(np.float16))
+
+
+@pytest.mark.parametrize("used", [1, 2, 5])
+def test_sum(used):
+    tokens, n = 3, 40
+    rng = np.random.default_rng(used)
+    y = rng.normal(0, 1, (tokens * used, n + 3)).astype(np.float32)
+    weights = rng.random((tokens, used)).astype(np.float32)
+    out = Buffer(np.full((tokens, n), np.nan, np.float32))
+    arguments = (Buffer(y), Buffer(weights), out, used, n, n + 3)
+    kernel(total()).launch((tokens, 48), 16, *arguments)
+    parts = y[:, :n].reshape(tokens, used, n) * weights[..., None]
+    expected = parts[:, 0]
+    for i in range(1, used):
+        expected = expected + parts[:, i]
+    assert same(out.array, expected)
 
 
 @pytest.mark.parametrize("mt", [2, 4, 8])

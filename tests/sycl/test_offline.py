@@ -18,9 +18,6 @@ def test_machine_code_is_as_intended(variant):
     built = build(variant)
     for device in DEVICES:
         assert table.faults(built, device) == []
-        r = table.read(built, device)
-        wants_barrier = variant.name.endswith("-wg") or "iq4_nl" in variant.name
-        assert r.barriers == wants_barrier
 
 
 class Changed(Built):
@@ -29,6 +26,9 @@ class Changed(Built):
     def __init__(self, built: Built, *changes: tuple[str, str]):
         super().__init__(built.variant, built.folder)
         object.__setattr__(self, "changes", changes)
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def _change(self, text: str) -> str:
         for old, new in self.changes:
@@ -55,6 +55,7 @@ class Changed(Built):
         (("1073743040", "1073741824"), "denormals"),
         (("mad (16|M0)", "mul (16|M0)"), "0 fused lanes"),
         (("slm_size:", "other_size:"), "0 bytes of local"),
+        (("barrier_count:", "other_count:"), "0 barriers"),
     ],
 )
 def test_faults_of_machine_code_are_found(change, fault):
