@@ -3,24 +3,36 @@
 The result is a file for whoever works on the kernels and has no such card.
 """
 
+import contextlib
+import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from . import __version__, gpu
 from .bench import weights as synthetic
-from .errors import OctetError
+from .errors import OctetError, one_line
 from .gpu_layers import Device, Place, devices
 
 PAIRS = (
     *((g, d) for g in ("iq3_s", "iq3_xxs", "iq2_s") for d in ("iq4_nl", "q2_0")),
     ("int8", "int8"),
+)
+# Of which one weight has no int8 products.
+FLOAT_PAIRS = (("iq2_xs", "q2_0"), ("iq2_xxs", "q4_0"), ("iq4_xs", "q2_0"), ("mxfp4", "mxfp4"))
+# Tiles of a thread, work-groups, registers.
+VARIANTS = (
+    *((m, w, 256) for m in (2, 4, 8) for w in (True, False)),
+    *((m, True, 128) for m in (2, 4)),
 )
 MEAN_ROWS = (16, 32, 64, 128, 256)
 TOKENS = (1, 8, 64, 512)
@@ -43,35 +55,53 @@ def make(path: Path, quick: bool = False) -> dict:
         raise OctetError(
             "SYCL finds no GPU with int8 DPAS: install the driver (level zero) and libze1"
         )
+    used = [i for i, info in enumerate(all_devices) if info["dpas"] or (cpu and i == 0)]
     report = {
         "llama_octet": __version__,
+        "kernels": _kernels(found.sources),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": platform.platform(),
-        "sycl": _sycl_version(gpu.prefix()),
+        **_system(),
         "switches": {k: v for k, v in sorted(os.environ.items()) if k.startswith("OCTET_")},
-        "devices": [
-            {**info, **_device(found, cpu, index, quick)}
-            for index, info in enumerate(all_devices)
-            if info["dpas"] or (cpu and index == 0)
-        ],
+        "devices": [{**all_devices[i], "failed": []} for i in used],
+        "other_devices": [info for i, info in enumerate(all_devices) if i not in used],
     }
+    # A card that hangs ends in a killed process: what was found until then stays there.
     beside = path.with_name(f"{path.name}.part")
-    beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    def keep():
+        beside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    for index, out in zip(used, report["devices"], strict=True):
+        _device(out, lambda index=index, **o: Device(found, cpu, index, **o), quick, keep)
+    keep()
     os.replace(beside, path)
     return report
 
 
-def _device(found, cpu, index, quick) -> dict:
+def _device(out: dict, open_device, quick: bool, keep) -> None:
+    """Fill in the sections of a device's report; keep() is called after each step of them."""
     started = time.perf_counter()
-    out = {"failed": []}
-    for name, function in (("parity", _parity), ("crossover", _crossover), ("bench", _bench)):
-        print(f"octet: device {index}: {name}", file=sys.stderr, flush=True)
-        try:
-            out[name] = function(lambda **o: Device(found, cpu, index, **o), quick)
-        except OctetError as why:
-            out["failed"].append(f"{name}: {why}")
-    out["seconds"] = round(time.perf_counter() - started, 1)
-    return out
+    for name, section in (("parity", _parity), ("crossover", _crossover), ("bench", _bench)):
+        out[name] = rows = []
+        for pair in _pairs(name, quick):
+            print(f"octet: {out['name']}: {name} {pair}", file=sys.stderr, flush=True)
+            try:
+                for row in section(open_device, pair, out["architecture"], quick):
+                    rows.append({"pair": pair, **row})
+            except (OctetError, MemoryError) as why:
+                out["failed"].append(f"{name} {pair}: {one_line(why)}")
+            out["seconds"] = round(time.perf_counter() - started, 1)
+            keep()
+
+
+def _pairs(section: str, quick: bool) -> list[str]:
+    names = [f"{g}:{d}" for g, d in PAIRS]
+    floats = [f"{g}:{d}" for g, d in FLOAT_PAIRS]
+    if section == "parity":
+        return names[:1] + floats[:1] if quick else names + floats
+    if quick:
+        return names[:1]
+    return names if section == "crossover" else [names[i] for i in (0, 3, 4, 6)]
 
 
 def _layer(places, gate_up, down, embd, ff, experts):
@@ -105,29 +135,36 @@ def _input(tokens, used, embd, experts, seed=2):
     return x, ids, rng.random((tokens, used)).astype(np.float32)
 
 
-def _parity(open_device, quick) -> list[dict]:
-    """Bits that differ from the CPU engine (none should), and how far fp16 is away."""
-    device, cpu, rows = open_device(), Place(), []
-    experts, embd, ff = 20, 512, 256
-    for gate_up, down in PAIRS[:1] if quick else PAIRS:
+def _parity(open_device, pair, architecture, quick):
+    """Bits that differ from the CPU engine (none should), and how far fp16 is away.
+
+    By the number of tokens, then with every variant of the kernels. Formats without int8 products
+    have fp16 alone.
+    """
+    gate_up, down = pair.split(":")
+    cpu, experts, embd, ff = Place(), 20, 512, 256
+    has_int8 = (gate_up, down) not in FLOAT_PAIRS
+    cases = [(0, True, 256, tokens) for tokens in ((1, 7) if quick else (1, 7, 70, 130))]
+    if has_int8 and not quick:
+        cases += [(m, w, r, 70) for m, w, r in VARIANTS]
+    for tiles, groups, registers, tokens in cases:
+        device = open_device(tiles=tiles, work_groups=groups, registers=registers)
         there, here = _layer((device, cpu), gate_up, down, embd, ff, experts)
-        for tokens in (1, 7) if quick else (1, 7, 70, 130):
-            data = _input(tokens, 4, embd, experts)
-            expected = cpu.chain(*here, "swiglu", *data)
+        data = _input(tokens, 4, embd, experts)
+        expected = cpu.chain(*here, "swiglu", *data)
+        size = float(np.abs(expected).max())
+        row = {"tiles": tiles, "work_groups": groups, "registers": registers, "tokens": tokens}
+        if has_int8:
             got = device.chain(*there, "swiglu", *data)
+            row["different"] = int((got.view(np.int32) != expected.view(np.int32)).sum())
+            row["values"] = expected.size
+            row["int8_error"] = float(np.abs(got - expected).max()) / size
+        if tiles == 0:
             half = device.chain(*there, "swiglu", *data, half=True)
-            size = float(np.abs(expected).max())
-            rows.append(
-                {
-                    "pair": f"{gate_up}:{down}",
-                    "tokens": tokens,
-                    "different": int((got.view(np.int32) != expected.view(np.int32)).sum()),
-                    "values": expected.size,
-                    "int8_error": float(np.abs(got - expected).max()) / size,
-                    "half_error": float(np.abs(half - expected).max()) / size,
-                }
-            )
-    return rows
+            row["half_error"] = float(np.abs(half - expected).max()) / size
+        yield row
+        del there
+        device.close()
 
 
 def _median_ms(device, weights, data, half=False, repeats=REPEATS) -> float:
@@ -140,67 +177,117 @@ def _median_ms(device, weights, data, half=False, repeats=REPEATS) -> float:
     return round(float(np.median(times)), 4)
 
 
-def _crossover(open_device, quick) -> list[dict]:
+def _predicted(architecture: str, pair: str, rows: float) -> dict:
+    """What the model of docs/battlemage.md expects, in microseconds an expert: int8 and fp16."""
+    curve = np.array(_model()["us_per_expert"].get(architecture, {}).get(pair, []))
+    if not len(curve) or not curve[0, 0] <= rows <= curve[-1, 0]:
+        return {}
+    return {
+        f"{side}_model_us": round(float(np.interp(rows, curve[:, 0], curve[:, i])), 1)
+        for i, side in ((1, "int8"), (2, "half"))
+    }
+
+
+@cache
+def _model() -> dict:
+    return json.loads(Path(__file__).with_name("gpu_model.json").read_text())
+
+
+def _crossover(open_device, pair, architecture, quick):
     """int8 and fp16 by mean rows per expert; one expert a token, so rows are tokens."""
-    device, rows = open_device(), []
-    experts, (embd, ff) = 16, (512, 256) if quick else (2560, 640)
-    for gate_up, down in PAIRS[:1] if quick else PAIRS:
-        ((*weights,),) = _layer((device,), gate_up, down, embd, ff, experts)
-        for mean in MEAN_ROWS[:1] if quick else MEAN_ROWS:
-            data = _input(mean * experts, 1, embd, experts)
-            repeats = 1 if quick else REPEATS
-            times = [_median_ms(device, weights, data, half, repeats) for half in (False, True)]
-            rows.append(
-                {
-                    "pair": f"{gate_up}:{down}",
-                    "rows": mean,
-                    "int8_ms": times[0],
-                    "half_ms": times[1],
-                }
-            )
-    return rows
+    device = open_device()
+    experts, (embd, ff) = 16, (512, 256) if quick else _model()["shape"]
+    ((*weights,),) = _layer((device,), *pair.split(":"), embd, ff, experts)
+    for mean in MEAN_ROWS[:1] if quick else MEAN_ROWS:
+        data = _input(mean * experts, 1, embd, experts)
+        repeats = 1 if quick else REPEATS
+        times = [_median_ms(device, weights, data, half, repeats) for half in (False, True)]
+        yield {
+            "rows": mean,
+            "int8_ms": times[0],
+            "half_ms": times[1],
+            "int8_us_per_expert": round(1e3 * times[0] / experts, 2),
+            "half_us_per_expert": round(1e3 * times[1] / experts, 2),
+            **_predicted(architecture, pair, mean),
+        }
+    del weights
+    device.close()
 
 
-def _bench(open_device, quick) -> list[dict]:
+def _bench(open_device, pair, architecture, quick):
     """One layer, 64 experts, 8 used, with every variant of the kernels."""
-    rows = []
-    experts, used, (embd, ff) = (16, 4, (512, 256)) if quick else (64, 8, (2560, 640))
-    variants = [(0, True, 256)]
-    if not quick:
-        variants += [(m, w, 256) for m in (2, 4, 8) for w in (True, False)]
-        variants += [(m, True, 128) for m in (2, 4)]
-    for gate_up, down in PAIRS[:1] if quick else (PAIRS[0], PAIRS[3], PAIRS[4], PAIRS[6]):
-        for tiles, groups, registers in variants:
-            device = open_device(tiles=tiles, work_groups=groups, registers=registers)
-            ((*weights,),) = _layer((device,), gate_up, down, embd, ff, experts)
-            for tokens in TOKENS[:1] if quick else TOKENS:
-                data = _input(tokens, used, embd, experts)
-                active = len(np.unique(data[1]))
-                ms = _median_ms(device, weights, data, repeats=1 if quick else REPEATS)
-                rows.append(
-                    {
-                        "pair": f"{gate_up}:{down}",
-                        "tiles": tiles,
-                        "work_groups": groups,
-                        "registers": registers,
-                        "tokens": tokens,
-                        "ms": ms,
-                        "us_per_expert": round(1e3 * ms / active, 2),
-                    }
-                )
-            del weights
-            device.close()
-    return rows
+    experts, used, (embd, ff) = (16, 4, (512, 256)) if quick else (64, 8, _model()["shape"])
+    for tiles, groups, registers in [(0, True, 256), *(() if quick else VARIANTS)]:
+        device = open_device(tiles=tiles, work_groups=groups, registers=registers)
+        ((*weights,),) = _layer((device,), *pair.split(":"), embd, ff, experts)
+        for tokens in TOKENS[:1] if quick else TOKENS:
+            data = _input(tokens, used, embd, experts)
+            active = len(np.unique(data[1]))
+            ms = _median_ms(device, weights, data, repeats=1 if quick else REPEATS)
+            yield {
+                "tiles": tiles,
+                "work_groups": groups,
+                "registers": registers,
+                "tokens": tokens,
+                "rows": round(tokens * used / active, 1),
+                "ms": ms,
+                "us_per_expert": round(1e3 * ms / active, 2),
+                **_predicted(architecture, pair, tokens * used / active),
+            }
+        del weights
+        device.close()
 
 
-def _sycl_version(where: Path | None) -> str:
-    return (where / "lib/libsycl.so").resolve().name if where else ""
+def _kernels(sources: Path) -> str:
+    """A hash of the device code."""
+    total = hashlib.sha256()
+    for file in sorted(sources.rglob("*")):
+        if file.suffix in (".h", ".cpp"):
+            total.update(file.name.encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def _system() -> dict:
+    """What else the results depend on: the machine, and everything between us and the card."""
+    where = gpu.prefix()
+    packages = {}
+    for name in ("llama-cpp-python", "numpy", "intel-sycl-rt", "intel-cmplr-lib-ur"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
+    # The names of the driver's libraries hold their versions.
+    drivers = {
+        p.resolve().name
+        for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+        for pattern in ("libze_loader.so.1", "libze_intel_gpu.so.1", "libigc.so.*", "libigdgmm.so*")
+        for p in Path(folder).glob(pattern)
+    }
+    compiler = subprocess.run(
+        [*gpu.compiler(), "--version"], capture_output=True, text=True, check=False
+    )
+    return {
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "threads": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "packages": packages,
+        "sycl": (where / "lib/libsycl.so").resolve().name if where else "",
+        "drivers": sorted(drivers),
+        "compiler": compiler.stdout.splitlines()[0] if compiler.stdout else "",
+    }
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
 
 
 def clean(report: dict) -> bool:
     """Whether everything ran and every value of the int8 chain was the CPU's."""
     return not any(
-        device["failed"] or any(row["different"] for row in device.get("parity", []))
+        device["failed"] or any(row.get("different") for row in device.get("parity", []))
         for device in report["devices"]
     )
 
@@ -209,17 +296,18 @@ def summary(report: dict, path: Path) -> str:
     """A few lines for reading."""
     lines = []
     for device in report["devices"]:
-        parity = device.get("parity", [])
+        parity = [row for row in device["parity"] if "different" in row]
         wrong = sum(row["different"] for row in parity)
-        best = min(
-            (row["us_per_expert"] for row in device.get("bench", []) if row["tokens"] == 512),
-            default=None,
-        )
         lines.append(f"{device['name']} ({device['architecture']}, driver {device['driver']})")
-        lines.append(
-            f"  parity: {len(parity)} layers, {wrong} values differ from the CPU"
-            + ("" if best is None else f"; at 512 tokens {best} us an expert")
-        )
+        lines.append(f"  parity: {len(parity)} layers, {wrong} values differ from the CPU")
+        for row in device["crossover"]:
+            if row["rows"] == (64 if len(device["crossover"]) > 1 else row["rows"]):
+                model = f" (model: {row['int8_model_us']}" if "int8_model_us" in row else ""
+                model += f" and {row['half_model_us']})" if model else ""
+                lines.append(
+                    f"  {row['pair']}, {row['rows']} rows: {row['int8_us_per_expert']} us an "
+                    f"expert in int8, {row['half_us_per_expert']} in fp16{model}"
+                )
         lines += [f"  failed: {text}" for text in device["failed"]]
     lines.append(f"written to {path}: please send it back")
     return "\n".join(lines)

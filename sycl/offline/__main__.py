@@ -45,6 +45,8 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _model(args: argparse.Namespace) -> int:
+    if args.json:
+        Path(args.json).write_text(json.dumps(model.prediction(), indent=1) + "\n")
     print(model.markdown())
     return 0
 
@@ -61,6 +63,7 @@ def main() -> int:
     sub.add_argument("--jobs", type=int, help="compilers at a time (number of cores)")
     sub.set_defaults(run=_table)
     sub = commands.add_parser("model", help="what bounds each kernel on the cards, as Markdown")
+    sub.add_argument("--json", help="write what --gpu-report compares with to this file")
     sub.set_defaults(run=_model)
     args = parser.parse_args()
     try:

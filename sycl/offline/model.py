@@ -168,6 +168,32 @@ def _table(*head: str) -> list[str]:
     return [_row(*head), "|" + "---|" * len(head)]
 
 
+def prediction() -> dict:
+    """Microseconds of an expert, as `octet doctor --gpu-report` shows them beside what it measures.
+
+    {"shape": [k, n_ff], "us_per_expert": {device: {pair: [[rows, int8, half], ...]}}}
+    """
+    pairs = [(g, d) for g in ("iq3_s", "iq3_xxs", "iq2_s") for d in ("iq4_nl", "q2_0")]
+    pairs.append(("q8_0_row", "q8_0_row"))
+    names = {pair: ":".join("int8" if f == "q8_0_row" else f for f in pair) for pair in pairs}
+    cards = {}
+    for card in CARDS:
+        cards[card.device] = {}
+        for gate, down in pairs:
+            rows = []
+            for count in (16, 32, 64, 128, 256):
+                half = sum(float_chain(card, *_files(gate, down), count).values())
+                int8 = _best(card, gate, down, count)[0]["all"]
+                rows.append([count, round(1e6 * int8, 1), round(1e6 * half, 1)])
+            cards[card.device][names[gate, down]] = rows
+    return {"shape": [K, N_FF], "us_per_expert": cards}
+
+
+def _files(*formats: str) -> list[str]:
+    """The formats of octet_dequantize."""
+    return [f.removesuffix("_row") for f in formats]
+
+
 def markdown() -> str:
     """The tables of docs/battlemage.md."""
     card = CARDS[1]
@@ -190,7 +216,7 @@ def markdown() -> str:
         for gate, down in (("iq3_s", "iq4_nl"), ("iq2_s", "q2_0"), ("q8_0_row", "q8_0_row")):
             for count in ROWS:
                 t, mt, wg = _best(card, gate, down, count)
-                f = float_chain(card, *(x.removesuffix("_row") for x in (gate, down)), count)
+                f = float_chain(card, *_files(gate, down), count)
                 best = f"MT {mt}, {'work-group' if wg else 'plain'}"
                 times = [f"{1e6 * x:.1f}" for x in (*t.values(), *f.values())]
                 out.append(_row(f"{gate} → {down}", count, best, *times))

@@ -171,10 +171,19 @@ def test_report(sycl, octet, tmp_path):
     done = octet("doctor", "--gpu-report", out, **env)
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout and "0 values differ" in done.stdout
-    (device,) = json.loads(out.read_text())["devices"]
-    assert device["architecture"] == "cpu" and device["failed"] == []
-    assert all(row["different"] == 0 < row["half_error"] < 0.05 for row in device["parity"])
-    assert device["parity"] and device["crossover"] and device["bench"]
+    report = json.loads(out.read_text())
+    for name in ("llama_octet", "kernels", "system", "cpu", "python", "sycl", "compiler"):
+        assert report[name], name
+    assert report["packages"]["intel-sycl-rt"] and report["switches"]["OCTET_SYCL_DEVICE"] == "cpu"
+    (device,) = report["devices"]
+    assert device["architecture"] == "cpu" and device["driver"] and device["failed"] == []
+    assert all(0 < row["half_error"] < 0.05 for row in device["parity"])
+    # IQ2_XS has no int8 products to compare.
+    assert [row.get("different") for row in device["parity"]] == [0, 0, None, None]
+    (row,) = device["crossover"]
+    assert row["rows"] == 16 and row["int8_ms"] > 0 < row["half_ms"]
+    assert device["bench"][0]["us_per_expert"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
     again = octet("doctor", "--gpu-report", out, **env)
     assert again.returncode == 1 and "exists" in again.stderr
 

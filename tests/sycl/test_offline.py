@@ -1,11 +1,14 @@
 """What compiles and runs device code without a device: it has to notice what it is for."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from device import Buffer, Layout, codebook, matrix
-from offline import OfflineError, assembly, table
+from llama_octet import gpu_report
+from offline import OfflineError, assembly, model, table
 from offline.build import DEVICES, Built, build
 from offline.execute import Kernel
 from offline.translate import translate
@@ -111,6 +114,21 @@ def test_a_missing_barrier_is_noticed():
         built, ("call void @llvm.genx.barrier()", "call void @llvm.genx.fence(i8 33)")
     )
     assert not np.array_equal(launch(without, m.blob), right)
+
+
+@pytest.mark.usefixtures("offline")
+def test_what_a_report_compares_with_is_the_model():
+    """`python -m offline model --json plugin/llama_octet/gpu_model.json` writes it."""
+    kept = Path(gpu_report.__file__).with_name("gpu_model.json")
+    assert json.loads(kept.read_text()) == model.prediction()
+
+
+def test_predictions_lie_between_the_rows_of_the_model():
+    at = {rows: gpu_report._predicted("bmg-g31", "iq3_s:iq4_nl", rows) for rows in (64, 96, 128)}
+    for side in ("int8_model_us", "half_model_us"):
+        assert at[64][side] < at[96][side] < at[128][side]
+    assert gpu_report._predicted("bmg-g31", "iq3_s:iq4_nl", 300) == {}
+    assert gpu_report._predicted("cpu", "iq3_s:iq4_nl", 64) == {}
 
 
 def test_loops_are_read_by_what_is_in_them():
