@@ -7,7 +7,7 @@ runtime's; the other types are rounded by the runtime's quantizers.
 import numpy as np
 
 from . import ggml, scalar_codes
-from .reader import Tensor
+from .shard import Tensor
 
 
 def jobs(tensor: Tensor, rows_per_job: int):

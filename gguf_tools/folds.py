@@ -9,7 +9,8 @@ the second factor passes a scale on.
 import re
 from dataclasses import dataclass
 
-from .reader import Model, Tensor
+from .reader import Model
+from .shard import Tensor
 
 # Architectures in which a block is: attn_norm, read by q, k, v and nothing else; ffn_norm, read by
 # the FFN (router, experts, shared experts) and nothing else. Norms behind attention or FFN, and

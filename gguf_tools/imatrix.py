@@ -24,7 +24,8 @@ import numpy as np
 from . import rotation, writer
 from .errors import OctetError, shown
 from .ggml import type_by_name
-from .reader import Model, Tensor
+from .reader import Model
+from .shard import Tensor
 
 # A column that calibration never touched still gets this share of the mean, so that no block of
 # a row is without weight.

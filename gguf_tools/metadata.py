@@ -5,7 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from . import rotation, writer
 from .errors import OctetError, shown
-from .reader import ARRAY, F32, STRING, Model
+from .reader import Model
+from .shard import ARRAY, F32, STRING
 
 VERSION = 1
 GUARD = "octet"  # general.architecture of a file with rotated tensors

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 
 from . import ggml, int8, rotation
 from .errors import OctetError, UsageError, shown
-from .reader import Model, Tensor
+from .reader import Model
+from .shard import Tensor
 from .smoothing import Smoothing
 
 HEAD = "output.weight"

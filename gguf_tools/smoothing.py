@@ -27,7 +27,7 @@ from .errors import OctetError, shown
 from .experts import jobs
 from .folds import NormFold, UpDownFold
 from .imatrix import Importance, Statistics
-from .reader import Tensor
+from .shard import Tensor
 
 FLOATS = ("f32", "f16", "bf16")
 EXACT = ("f32", "bf16")  # take any power of two without rounding: F16 soon has subnormals

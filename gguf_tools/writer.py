@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import OctetError, UsageError
-from .reader import ARRAY, F32, STRING, Model, Value
+from .reader import Model
+from .shard import ARRAY, F32, STRING, Value
 
 ALIGNMENT = 32
 

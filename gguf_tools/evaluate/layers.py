@@ -8,7 +8,8 @@ this size.
 import numpy as np
 
 from .. import metadata, rotation
-from ..reader import Model, Tensor
+from ..reader import Model
+from ..shard import Tensor
 from . import unfolded
 
 _WEIGHTS = 1 << 22  # that are decoded at once
