@@ -261,9 +261,10 @@ def _system() -> dict:
         for pattern in ("libze_loader.so.1", "libze_intel_gpu.so.1", "libigc.so.*", "libigdgmm.so*")
         for p in Path(folder).glob(pattern)
     }
-    compiler = subprocess.run(
-        [*gpu.compiler(), "--version"], capture_output=True, text=True, check=False
-    )
+    compiler = ""
+    with contextlib.suppress(OSError):
+        said = subprocess.run([*gpu.compiler(), "--version"], capture_output=True, text=True)
+        compiler = said.stdout.partition("\n")[0]
     return {
         "system": platform.platform(),
         "cpu": _cpu(),
@@ -272,7 +273,7 @@ def _system() -> dict:
         "packages": packages,
         "sycl": (where / "lib/libsycl.so").resolve().name if where else "",
         "drivers": sorted(drivers),
-        "compiler": compiler.stdout.splitlines()[0] if compiler.stdout else "",
+        "compiler": compiler,
     }
 
 

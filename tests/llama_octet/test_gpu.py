@@ -88,6 +88,7 @@ def test_generates_the_same_bits(generate, cpu_answer):
     "fault",
     [
         "count:1",
+        "info:1",
         "open:1",
         "allocate:3!",  # one weight of the first layers
         "allocate:24",  # what the first layer computes in
@@ -156,18 +157,36 @@ def test_programs_are_kept_and_damaged_ones_rebuilt(generate, cpu_answer, tmp_pa
     assert generate(OCTET_CACHE_DIR=tmp_path)[0]["gpus"][0]["programs_built"] == 0
 
 
-def test_crossover_is_measured_once(generate, tmp_path, cache):
-    """A prompt of many rows: int8 and fp16 are timed, and the faster one is taken."""
-    for program in cache.glob("*-*.[bs]*"):  # programs and drivers of the other tests: to save time
-        if program.name.startswith(("gpu-program-", "sycl-driver-")):
-            shutil.copy(program, tmp_path)
+@pytest.fixture
+def not_measured(tmp_path, cache):
+    """Settings with which a prompt has int8 and fp16 compared, of which nothing is known yet."""
+    for pattern in ("gpu-program-*.bin", "sycl-driver-*.so"):  # of the other tests, to save time
+        for kept in cache.glob(pattern):
+            shutil.copy(kept, tmp_path)
     # One number of tiles: a third of the programs to compile.
-    settings = {"OCTET_MOE": "auto", "OCTET_CACHE_DIR": tmp_path, "OCTET_SYCL_MT": 2}
-    first, said = generate(**settings, OCTET_TEST_PROMPT=96)
+    return {
+        "OCTET_MOE": "auto",
+        "OCTET_CACHE_DIR": tmp_path,
+        "OCTET_SYCL_MT": 2,
+        "OCTET_TEST_PROMPT": 96,
+    }
+
+
+def test_crossover_is_measured_once(generate, not_measured):
+    """A prompt of many rows: int8 and fp16 are timed, and the faster one is taken."""
+    first, said = generate(**not_measured)
     assert sum("int8 against fp16" in line for line in said) == 1, said
-    again, said = generate(**settings, OCTET_TEST_PROMPT=96)
+    again, said = generate(**not_measured)
     assert not any("int8 against fp16" in line for line in said), said
     assert again["tokens"] == first["tokens"] and again["kernels"] == first["kernels"]
+
+
+def test_a_measurement_that_fails(generate, not_measured):
+    """No memory for its weights: a rule takes its place, and no layer tries again."""
+    answer, said = generate(**not_measured, OCTET_TEST_SYCL_FAULT="allocate:24!")
+    (line,) = [line for line in said if "a fault for a test" in line]
+    assert "cannot be compared" in line and "int8 below 64 rows per expert" in line
+    assert all(name.startswith("sycl chain ") for name in answer["kernels"])
 
 
 def test_report(sycl, octet, tmp_path):
