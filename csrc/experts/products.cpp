@@ -300,8 +300,14 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
     const Layout &in = gate.matrix.layout, &mid = down.matrix.layout;
     const int64_t n_ff = c.n_ff, n_out = down.matrix.n;
 
+    // A dense layer is one expert for every token, and nothing to sum: its rows are in order from end to end.
+    const bool dense = !r.ids && r.n_tokens > 0;
+    if (dense && std::max({gate.matrix.n_experts, up.matrix.n_experts, down.matrix.n_experts}) > 1) return false;
     Groups g;
-    if (!group_by_expert(r, gate.matrix.n_experts, kTileRows, space.groups, &g)) return false;
+    if (dense)
+        g = single_group(r.n_tokens, kTileRows, space.groups);
+    else if (!group_by_expert(r, gate.matrix.n_experts, kTileRows, space.groups, &g))
+        return false;
     const int64_t slots = g.n_slots;
     int32_t * token = space.ids.get<int32_t>(size_t(2 * slots));
     int32_t * position = token + slots;  // the numbers 0, 1, 2, ...: float rows of h
@@ -319,10 +325,11 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
     first_half.room_for_floats(r.n_tokens, n_threads, space.x_float);
     second_half.room_for_floats(slots, n_threads, space.h_float);
     Tiles rows = room_for_tiles(in, tile_count(r.n_tokens), space.x_q, space.x_d, space.x_offset);
-    Tiles x = room_for_tiles(in, g.tiles(), space.e_q, space.e_d, space.e_offset);
+    Tiles x = dense ? rows : room_for_tiles(in, g.tiles(), space.e_q, space.e_d, space.e_offset);
     Tiles ht = room_for_tiles(mid, g.tiles(), space.h_q, space.h_d, space.h_offset);
-    float * h = space.h.get<float>(size_t(slots * n_ff));   // in sorted order
-    float * y = space.y.get<float>(size_t(slots * n_out));  // in order of the slots
+    float * h = space.h.get<float>(size_t(slots * n_ff));                   // in sorted order
+    float * y = dense ? c.out : space.y.get<float>(size_t(slots * n_out));  // in order of the slots
+    const int64_t y_stride = dense ? c.out_stride : n_out;
     const Reader reader(kernels, space.panels, {&gate, &up, &down}, n_threads);
     Counter gate_units, down_units;
 
@@ -333,7 +340,7 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
             first_half.prepare(c.x.row(i), i, rows.at(i / kTileRows), int(i % kTileRows), thread);
         }
         thread.barrier();
-        if (!gate.float_products) {
+        if (!dense && !gate.float_products) {
             for_my_tiles(g, thread, [&](int64_t t, int64_t at, int m) {
                 for (int i = 0; i < m; ++i) {
                     const int32_t from = token[at + i];
@@ -372,11 +379,12 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
         auto read = [&](int64_t e, int64_t p, int count) { reader.read(thread, 2, down.matrix, e, p, count, panels); };
         for_each_piece(g, n_out, !down.matrix.packed, thread.count, down_units, read, [&](const Piece & piece) {
             alignas(64) float out[kPanelsAtOnce * kMaxRows * kPanelRows];
-            auto to = [&](int r) { return y + g.slot[piece.at + r] * n_out; };
+            auto to = [&](int r) { return y + g.slot[piece.at + r] * y_stride; };
             expect_outputs(piece, to);
             second_half.product(down, panels, piece.panels, ht.from(piece.tile), position + piece.at, piece.rows, out);
             copy_outputs(out, piece, n_out, to);
         });
+        if (dense) return;
         thread.barrier();
 
         thread.share(r.n_tokens, &begin, &end);

@@ -283,7 +283,71 @@ static void test_plain_sum() {
     CHECK(run_chain(scalar(), c, space, 1) && out.same_as(expected), "no weights");
 }
 
+// A dense layer: the bits of multiply, GLU, multiply; its output may lie where x was.
+static void test_dense() {
+    const std::vector<Way> ways = {{false, true, 1}, {false, true, 2}, {true, true, 3}, {false, false, 2}};
+    int which = 0;
+    for (const Sizes & s : layers()) {
+        Layer layer(s, 1, false);
+        for (int64_t count : {1, 19, 150}) {  // 150 rows: more than one call takes
+            if (quick() && count == 150) continue;
+            const Glu op = Glu(which++ % 3);
+            ActivationData x(count, s.k, 2, s.k + 8, false);
+            std::vector<float> g(size_t(count * s.n_ff)), u(g.size()), h(g.size());
+            OutputData expected(count, s.n_out);
+            Workspace space;
+            multiply(scalar(), layer.gate_weight(false, true), x.rows(), count, g.data(), s.n_ff, space, 1);
+            multiply(scalar(), layer.up_weight(false, true), x.rows(), count, u.data(), s.n_ff, space, 1);
+            scalar().glu(op, g.data(), u.data(), h.data(), count * s.n_ff);
+            const RowsIn rows{reinterpret_cast<const char *>(h.data()), s.n_ff * 4};
+            multiply(scalar(), layer.down_weight(true), rows, count, expected.data(), s.n_out, space, 1);
+            for (const Kernels * kernels : all_kernels()) {
+                for (const Way & way : ways) {
+                    const Weight gate = layer.gate_weight(way.merged, way.packed),
+                                 up = layer.up_weight(way.merged, way.packed), down = layer.down_weight(way.packed);
+                    Chain c{};
+                    c.gate = &gate;
+                    c.up = way.merged ? &gate : &up;
+                    c.down = &down;
+                    c.n_ff = s.n_ff;
+                    c.up_row = way.merged ? s.n_ff : 0;
+                    c.glu = op;
+                    c.x = x.rows();
+                    c.routing.n_used = 1;
+                    c.routing.n_tokens = count;
+                    OutputData out(count, s.n_out, s.n_out + 4);
+                    c.out = out.data();
+                    c.out_stride = out.stride();
+                    const bool ok = run_chain(*kernels, c, space, way.threads);
+                    CHECK(ok && out.same_as(expected) && out.canaries_intact(),
+                          "%s, dense %s:%s, rotation %d, float %d, %d rows, %s, %s, %d threads", kernels->name,
+                          s.gate_up.format, s.down.format, s.rotation, int(s.float_products), int(count),
+                          way.merged ? "merged" : "apart", way.packed ? "packed" : "native", way.threads);
+
+                    std::vector<char> over(size_t(count * (s.k + s.n_out + 8)) * 4);
+                    std::memcpy(over.data(), x.memory().data(), x.memory().size() * 4);
+                    c.x.data = over.data();
+                    c.out = reinterpret_cast<float *>(over.data());
+                    c.out_stride = s.n_out;
+                    CHECK(run_chain(*kernels, c, space, way.threads) &&
+                              first_difference(c.out, expected.data(), count * s.n_out) < 0,
+                          "%s, dense %s:%s: output over x", kernels->name, s.gate_up.format, s.down.format);
+                }
+            }
+        }
+    }
+    Layer experts(layers()[0], 5, true);
+    const Weight gate = experts.gate_weight(false, true), down = experts.down_weight(true);
+    Chain c{};
+    c.gate = c.up = &gate;
+    c.down = &down;
+    c.routing.n_used = 1;
+    Workspace space;
+    CHECK(!run_chain(scalar(), c, space, 1), "five experts without ids");
+}
+
 void test_chain() {
+    test_dense();
     test_ways();
     test_token_alone();
     test_overlap();

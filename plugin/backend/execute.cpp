@@ -78,7 +78,8 @@ bool run_mul_mat_id(Engine & e, const Tensor * op) {
 
 void count_chain(Stored & gate, const Stored & down, int64_t rows) {
     Count * count = gate.chain.load(std::memory_order_acquire);
-    if (!count || count->down != down.expert_products) {
+    const Count * end = gate.ne[2] > 1 ? down.expert_products : down.products;
+    if (!count || count->down != end) {
         count = &status().chain_counter(gate, down);
         gate.chain.store(count, std::memory_order_release);
     }
@@ -87,7 +88,8 @@ void count_chain(Stored & gate, const Stored & down, int64_t rows) {
 
 bool run_matched_chain(Engine & e, const MatchedChain & m) {
     e.prepared = nullptr;
-    const Tensor *x = m.gate->src[1], *w = m.weighted->src[1];
+    const Tensor * x = m.gate->src[1];
+    const bool dense = !m.weighted;
     Chain c{};
     c.gate = &m.gate_weight->weight;
     c.up = &m.up_weight->weight;
@@ -95,17 +97,23 @@ bool run_matched_chain(Engine & e, const MatchedChain & m) {
     c.n_ff = m.glu->ne[0];
     c.up_row = m.gate == m.up ? c.n_ff : 0;
     glu_of(m.glu, &c.glu);
-    c.x = {bytes_of(x), int64_t(x->nb[2])};
-    c.routing = routing_of(m.gate->src[2]);
-    c.weights = bytes_of(w);
-    c.weight_slot_stride = int64_t(w->nb[1]);
-    c.weight_token_stride = int64_t(w->nb[2]);
+    c.x = {bytes_of(x), int64_t(x->nb[dense ? 1 : 2])};
+    if (dense) {
+        c.routing.n_used = 1;
+        c.routing.n_tokens = x->ne[1];
+    } else {
+        const Tensor * w = m.weighted->src[1];
+        c.routing = routing_of(m.gate->src[2]);
+        c.weights = bytes_of(w);
+        c.weight_slot_stride = int64_t(w->nb[1]);
+        c.weight_token_stride = int64_t(w->nb[2]);
+    }
     c.out = floats_of(m.out);
     c.out_stride = floats_between(m.out, 1);
     ++m.gate_weight->calls;
     if (m.up_weight != m.gate_weight) ++m.up_weight->calls;
     ++m.down_weight->calls;
-    if (run_chain_on_gpu(m, c)) return true;
+    if (!dense && run_chain_on_gpu(m, c)) return true;
     for (Stored * s : {m.gate_weight, m.up_weight, m.down_weight}) bring_to_cpu(*s);
     count_chain(*m.gate_weight, *m.down_weight, c.routing.n_used * c.routing.n_tokens);
     return run_chain(*e.kernels, c, e.space, e.n_threads);
@@ -189,7 +197,7 @@ int compute(Engine & e, const Graph & graph) {
             int taken = 1;
             if (is_view_op(node->op) || !(node->flags & FLAG_COMPUTE)) {
                 // nothing to do
-            } else if (node->op == OP_MUL_MAT_ID && match_chain(graph, i, &chain)) {
+            } else if (match_chain(graph, i, &chain)) {
                 ok = run_matched_chain(e, chain);
                 taken = chain.nodes;
             } else {

@@ -41,17 +41,18 @@ bool supports_product(const Tensor * op) {
     return d.path != Path::ordinary;
 }
 
-bool product_of_ours(const Tensor * t) {
-    return t && t->op == OP_MUL_MAT_ID && stored(t->src[0]) && supports_product(t);
+bool product_of_ours(const Tensor * t, int op = OP_MUL_MAT_ID) {
+    return t && t->op == op && stored(t->src[0]) && supports_product(t);
 }
 
-// The neighbours of our expert products, which a fused chain takes along. Each is claimed in the one
+// The neighbours of our products, which a fused chain takes along. Each is claimed in the one
 // shape in which execute.cpp can also run it alone.
 bool supports_glu(const Tensor * op) {
     Glu glu;
     const Tensor *gate = op->src[0], *up = op->src[1];
-    return glu_of(op, &glu) && up && is_f32(gate) && is_f32(up) && is_f32(op) && same_shape(gate, up) &&
-           product_of_ours(behind_view(gate)) && product_of_ours(behind_view(up));
+    if (!glu_of(op, &glu) || !up || !is_f32(gate) || !is_f32(up) || !is_f32(op) || !same_shape(gate, up)) return false;
+    return (product_of_ours(behind_view(gate)) && product_of_ours(behind_view(up))) ||
+           (product_of_ours(gate, OP_MUL_MAT) && product_of_ours(up, OP_MUL_MAT));
 }
 
 bool supports_weighting(const Tensor * op) {
@@ -97,21 +98,22 @@ bool is_half(const Tensor * view, const Tensor * merged, int half) {
            view->nb[2] == merged->nb[2] && view->view_offs == size_t(half) * size_t(view->ne[0]) * sizeof(float);
 }
 
-bool match_gate_up(const Graph & g, Nodes & nodes, MatchedChain * c) {
+// gate and up of an expert layer, or of a dense one, as `op` says.
+bool match_gate_up(const Graph & g, Nodes & nodes, int op, MatchedChain * c) {
     const Tensor * a = nodes.next();
-    if (!product_of_ours(a) || wants_float(a)) return false;
+    if (!product_of_ours(a, op) || wants_float(a)) return false;
     const Tensor * next = nodes.next();
     if (!next) return false;
     if (next->op == OP_GLU) {
         const Tensor *gate = next->src[0], *up = next->src[1];
         c->gate = c->up = a;
         c->glu = next;
-        if (!up || !is_half(gate, a, 0) || !is_half(up, a, 1)) return false;
+        if (op != OP_MUL_MAT_ID || !up || !is_half(gate, a, 0) || !is_half(up, a, 1)) return false;
         if (a->ne[0] / 2 % kPanelRows != 0) return false;
         if (!used(g, a, 2) || !used(g, gate, 1) || !used(g, up, 1)) return false;
     } else {
         const Tensor * b = next;
-        if (!product_of_ours(b) || wants_float(b) || a->src[1] != b->src[1] || a->src[2] != b->src[2]) return false;
+        if (!product_of_ours(b, op) || wants_float(b) || a->src[1] != b->src[1] || a->src[2] != b->src[2]) return false;
         c->glu = nodes.next();
         if (!c->glu || c->glu->op != OP_GLU) return false;
         c->gate = c->glu->src[0];
@@ -123,19 +125,23 @@ bool match_gate_up(const Graph & g, Nodes & nodes, MatchedChain * c) {
     c->up_weight = stored(c->up->src[0]);
     const Tensor *x = c->gate->src[1], *ids = c->gate->src[2];
     Glu glu;
-    return glu_of(c->glu, &glu) && used(g, c->glu, 1) && x->ne[1] == 1 && x->ne[3] == 1 && is_f32(x) &&
-           ids->nb[0] == sizeof(int32_t) && same_activations(c->gate_weight->weight, c->up_weight->weight) &&
+    if (!glu_of(c->glu, &glu) || !used(g, c->glu, 1) || x->ne[3] != 1 || !is_f32(x)) return false;
+    if (ids ? x->ne[1] != 1 || ids->nb[0] != sizeof(int32_t) : x->ne[2] != 1) return false;
+    return same_activations(c->gate_weight->weight, c->up_weight->weight) &&
            c->gate_weight->ne[2] == c->up_weight->ne[2];
 }
 
-bool match_down(const Graph & g, Nodes & nodes, MatchedChain * c) {
+bool match_down(Nodes & nodes, int op, MatchedChain * c) {
     c->down = nodes.next();
-    if (!product_of_ours(c->down) || wants_float(c->down)) return false;
+    if (!product_of_ours(c->down, op) || wants_float(c->down)) return false;
     c->down_weight = stored(c->down->src[0]);
-    if (c->down->src[1] != c->glu || c->down->src[2] != c->gate->src[2] || !used(g, c->down, 1)) return false;
-    if (c->down_weight->ne[2] != c->gate_weight->ne[2] || c->down_weight->ne[0] != c->glu->ne[0]) return false;
+    if (c->down->src[1] != c->glu || c->down->src[2] != c->gate->src[2]) return false;
+    return c->down_weight->ne[2] == c->gate_weight->ne[2] && c->down_weight->ne[0] == c->glu->ne[0];
+}
+
+bool match_weighting(const Graph & g, Nodes & nodes, MatchedChain * c) {
     c->weighted = nodes.next();
-    return is_weighting(c->weighted) && c->weighted->src[0] == c->down;
+    return is_weighting(c->weighted) && c->weighted->src[0] == c->down && used(g, c->down, 1);
 }
 
 // View `slot` of the weighted outputs: one expert of every token.
@@ -194,7 +200,14 @@ bool supports(const Tensor * op) {
 
 bool match_chain(const Graph & g, int first, MatchedChain * c) {
     Nodes nodes(g, first);
-    if (!match_gate_up(g, nodes, c) || !match_down(g, nodes, c) || !match_sum(g, nodes, c)) return false;
+    const int op = g.nodes[first]->op;
+    if (!match_gate_up(g, nodes, op, c) || !match_down(nodes, op, c)) return false;
+    if (op == OP_MUL_MAT_ID) {
+        if (!match_weighting(g, nodes, c) || !match_sum(g, nodes, c)) return false;
+    } else {
+        c->weighted = nullptr;
+        c->out = c->down;
+    }
     for (Stored * w : {c->gate_weight, c->up_weight, c->down_weight}) {
         if (!usable(*w)) return false;  // alone, the product will say so
     }

@@ -10,13 +10,14 @@ namespace octet {
 // yet, and the answer decides which buffer the weight gets.
 bool supports(const ggml::Tensor * op);
 
-// The whole expert layer that starts at graph node `first`:
+// The whole layer that starts at graph node `first`. Of experts:
 // MUL_MAT_ID gate and up (or merged), GLU, MUL_MAT_ID down, MUL by the weights, n_used views, ADDs.
+// Dense: MUL_MAT gate and up, GLU, MUL_MAT down.
 struct MatchedChain {
-    const ggml::Tensor *gate, *up;  // MUL_MAT_IDs; the same node if merged
+    const ggml::Tensor *gate, *up;  // products; the same node if merged
     const ggml::Tensor *glu, *down;
-    const ggml::Tensor * weighted;  // MUL
-    const ggml::Tensor * out;       // last ADD
+    const ggml::Tensor * weighted;  // MUL; null if dense
+    const ggml::Tensor * out;       // last ADD; down if dense
     Stored *gate_weight, *up_weight, *down_weight;
     int nodes;  // of the graph, from `first` on
 };

@@ -59,9 +59,10 @@ Count & Status::counter(const std::string & kernel) {
 }
 
 Count & Status::chain_counter(const Stored & gate, const Stored & down) {
-    Count & count = counter("chain " + gate.kind + ":" + down.kind);
+    const bool experts = gate.ne[2] > 1;
+    Count & count = counter((experts ? "chain " : "dense chain ") + gate.kind + ":" + down.kind);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!count.down) count.down = down.expert_products;
+    if (!count.down) count.down = experts ? down.expert_products : down.products;
     return count;
 }
 

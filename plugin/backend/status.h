@@ -18,7 +18,7 @@ struct Stored;
 // Calls of one kernel, and the activation rows they had. Never moves or goes away.
 struct Count {
     std::atomic<uint64_t> calls{0}, rows{0};
-    const Count * down = nullptr;  // of a chain: the counter of its other end's expert products
+    const Count * down = nullptr;  // of a chain: the counter of its other end's products
 
     void add(int64_t n) {
         calls.fetch_add(1, std::memory_order_relaxed);

@@ -51,7 +51,8 @@ void multiply(const Kernels & kernels, const Weight & w, const RowsIn & x, int64
 bool multiply_by_expert(const Kernels & kernels, const Weight & w, const RowsIn & x, int64_t x_rows_per_token,
                         const Routing & routing, float * out, int64_t out_stride, Workspace & space, int n_threads);
 
-// gate, up -> GLU -> down -> times the token's weights -> sum over its experts.
+// gate, up -> GLU -> down -> times the token's weights -> sum over its experts. Or a dense layer, gate, up -> GLU ->
+// down: routing has no ids, but n_used = 1 and n_tokens, and there are no weights.
 struct Chain {
     const Weight * gate;
     const Weight * up;  // the same as gate if merged
@@ -68,7 +69,7 @@ struct Chain {
 };
 
 // x, ids and weights are read before anything is written to out, which may overlap them.
-// Returns false if an id is not an expert.
+// Returns false if an id is not an expert, or for experts without ids.
 bool run_chain(const Kernels & kernels, const Chain & chain, Workspace & space, int n_threads);
 
 }  // namespace octet
