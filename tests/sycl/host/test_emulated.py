@@ -93,6 +93,7 @@ def test_layers_have_the_bits_of_the_cpu(emulated):
     for group, k, n_ff, rotation in ((32, 96, 32, 0), (128, 384, 128, 128), (0, 320, 96, 32)):
         shape = {"k": k, "n_ff": n_ff, "n_out": 16, "group": group, "rotation": rotation}
         cases.append(("q8_0:q8_0", 30, 256, True, False, shape, "geglu"))
+        cases.append(("q8_0:q8_0", 9, 256, True, True, shape, "swiglu"))
     cases += [(f"{g}:{d}", 9, 256, True, True, ordinary, "swiglu") for g, d in FLOAT_PAIRS]
     cases.append(("iq2_s:iq4_nl", 90, 256, True, True, {**ordinary, "merged": True}, "swiglu"))
     done = emulated(LAYERS, json.dumps(cases))
