@@ -455,7 +455,8 @@ int octet_kernel_run_chain(const char * isa, const octet_kernel_chain * chain, i
                     (!gate->weight.rotation || gate->seed == up->seed) &&
                     gate->weight.float_products == up->weight.float_products,
                 "gate and up want different activations");
-        require((chain->x && chain->out) || chain->n_tokens == 0, "x or out is NULL");
+        if (chain->n_tokens == 0) return;
+        require(chain->x && chain->out, "x or out is NULL");
         c.routing = routing_of(chain->ids, chain->n_tokens, chain->n_used);
         c.x = dense_rows(chain->x, gm.layout.k);
         c.weights = reinterpret_cast<const char *>(chain->weights);

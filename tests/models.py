@@ -10,8 +10,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-SHARED = Path(os.environ.get("OCTET_SHARED_MODELS", "/work/shared/models"))
-TINY_MOE = SHARED / "tiny-moe-f16.gguf"
+_BESIDE = Path(__file__).parents[2] / "shared" / "models"
+# The small mixture of experts that was trained for this project.
+TINY_MOE = Path(os.environ.get("OCTET_TEST_MODELS") or _BESIDE) / "tiny-moe-f16.gguf"
+NO_TINY_MOE = f"{TINY_MOE} is not there (OCTET_TEST_MODELS names its folder)"
 
 # gpt2's letters for the 256 bytes: printable Latin-1 stands for itself, the rest begins at U+0100.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -22,29 +22,26 @@ bool find_all(void * library, OpenMp * o) {
            find(library, "omp_get_num_threads", &o->num_threads) && find(library, "omp_in_parallel", &o->in_parallel);
 }
 
-const OpenMp * installed() {
+const OpenMp * look(void * library) {
     static OpenMp found;
+    if (library && find_all(library, &found)) return &found;
     for (const char * name : {"libgomp.so.1", "libomp.so.5", "libiomp5.so"}) {
-        void * library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (library && find_all(library, &found)) return &found;
+        void * installed = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (installed && find_all(installed, &found)) return &found;
     }
     return nullptr;
 }
 
-const OpenMp * given = nullptr;
+// The first call decides: a team must meet at the barrier of its own runtime.
+const OpenMp * choose(void * library) {
+    static const OpenMp * const chosen = look(library);
+    return chosen;
+}
 
 }  // namespace
 
-bool use_openmp_of(void * library) {
-    static OpenMp found;
-    if (!given && library && find_all(library, &found)) given = &found;
-    return given != nullptr;
-}
+bool use_openmp_of(void * library) { return choose(library) != nullptr; }
 
-const OpenMp * openmp() {
-    if (given) return given;
-    static const OpenMp * const own = installed();
-    return own;
-}
+const OpenMp * openmp() { return choose(nullptr); }
 
 }  // namespace octet

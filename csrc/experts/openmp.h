@@ -12,7 +12,7 @@ struct OpenMp {
     int (*in_parallel)();
 };
 
-// What use_openmp_of() found; else the first runtime that is installed; nullptr if there is none.
+// The one that use_openmp_of() chose, or would choose without a library.
 const OpenMp * openmp();
 
 }  // namespace octet

@@ -301,8 +301,9 @@ bool run_chain(const Kernels & kernels, const Chain & c, Workspace & space, int 
     const int64_t n_ff = c.n_ff, n_out = down.matrix.n;
 
     // A dense layer is one expert for every token, and nothing to sum: its rows are in order from end to end.
-    const bool dense = !r.ids && r.n_tokens > 0;
-    if (dense && std::max({gate.matrix.n_experts, up.matrix.n_experts, down.matrix.n_experts}) > 1) return false;
+    const bool dense = !r.ids;
+    const int64_t most_experts = std::max({gate.matrix.n_experts, up.matrix.n_experts, down.matrix.n_experts});
+    if (dense && (most_experts > 1 || r.n_used != 1 || c.weights)) return false;
     Groups g;
     if (dense)
         g = single_group(r.n_tokens, kTileRows, space.groups);

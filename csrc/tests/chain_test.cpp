@@ -341,9 +341,15 @@ static void test_dense() {
     Chain c{};
     c.gate = c.up = &gate;
     c.down = &down;
-    c.routing.n_used = 1;
+    c.n_ff = down.matrix.layout.k;
+    ActivationData x(1, layers()[0].k, 2, layers()[0].k, true);
+    OutputData out(1, layers()[0].n_out);
+    c.x = x.rows();
+    c.out = out.data();
+    c.out_stride = out.stride();
+    c.routing.n_used = c.routing.n_tokens = 1;
     Workspace space;
-    CHECK(!run_chain(scalar(), c, space, 1), "five experts without ids");
+    CHECK(!run_chain(scalar(), c, space, 1) && out.untouched(), "five experts without ids");
 }
 
 void test_chain() {

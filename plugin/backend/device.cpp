@@ -144,7 +144,9 @@ Registry * register_backend() {
     if (wrong.empty()) wrong = load_settings();
     set_error(wrong);
     if (!wrong.empty()) return nullptr;
-    use_openmp_of(ggml::cpu_backend_library());
+    if (!use_openmp_of(ggml::cpu_backend_library())) {
+        std::fprintf(stderr, "octet: no OpenMP runtime is found, so the kernels run on one thread: install libgomp1\n");
+    }
     set_weight_buffer_device(&device_a);
     announce();
     open_gpus(settings());

@@ -113,8 +113,10 @@ bool run_matched_chain(Engine & e, const MatchedChain & m) {
     ++m.gate_weight->calls;
     if (m.up_weight != m.gate_weight) ++m.up_weight->calls;
     ++m.down_weight->calls;
-    if (!dense && run_chain_on_gpu(m, c)) return true;
-    for (Stored * s : {m.gate_weight, m.up_weight, m.down_weight}) bring_to_cpu(*s);
+    if (!dense) {
+        if (run_chain_on_gpu(m, c)) return true;
+        for (Stored * s : {m.gate_weight, m.up_weight, m.down_weight}) bring_to_cpu(*s);
+    }
     count_chain(*m.gate_weight, *m.down_weight, c.routing.n_used * c.routing.n_tokens);
     return run_chain(*e.kernels, c, e.space, e.n_threads);
 }

@@ -78,8 +78,8 @@ void choose_layout(const Settings & s, Model * model) {
 
 std::string layout_line(const Settings & s, const Model & model) {
     if (s.layout != LayoutChoice::automatic || model.path.empty()) return "";
-    return model.path + ": weights " + (model.packed ? "are packed (" : "stay in the file (") + model.layout_reason +
-           ")";
+    return model.path + ": weights " + (model.packed ? "are packed (" : "stay the file's blocks (") +
+           model.layout_reason + ")";
 }
 
 }  // namespace octet

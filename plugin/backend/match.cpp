@@ -201,6 +201,7 @@ bool supports(const Tensor * op) {
 bool match_chain(const Graph & g, int first, MatchedChain * c) {
     Nodes nodes(g, first);
     const int op = g.nodes[first]->op;
+    if (op != OP_MUL_MAT && op != OP_MUL_MAT_ID) return false;
     if (!match_gate_up(g, nodes, op, c) || !match_down(nodes, op, c)) return false;
     if (op == OP_MUL_MAT_ID) {
         if (!match_weighting(g, nodes, c) || !match_sum(g, nodes, c)) return false;

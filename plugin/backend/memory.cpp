@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace octet {
 
@@ -71,10 +72,12 @@ uint64_t left_in_groups() {
 uint64_t available_memory() {
     uint64_t kib, least = left_in_groups();
     if (read_number("/proc/meminfo", "MemAvailable:", &kib)) least = std::min(least, kib << 10);
-    rlimit data;
-    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur != RLIM_INFINITY &&
-        read_number("/proc/self/status", "VmData:", &kib))
-        least = std::min<uint64_t>(least, data.rlim_cur - std::min<uint64_t>(data.rlim_cur, kib << 10));
+    for (const auto & [resource, used] : {std::pair(RLIMIT_DATA, "VmData:"), std::pair(RLIMIT_AS, "VmSize:")}) {
+        rlimit limit;
+        if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+            read_number("/proc/self/status", used, &kib))
+            least = std::min<uint64_t>(least, limit.rlim_cur - std::min<uint64_t>(limit.rlim_cur, kib << 10));
+    }
     return least;
 }
 

@@ -79,7 +79,7 @@ def curve(loaded, label: str, threads: int, native: bool, deadline: float) -> li
 
     # Blocks in place cannot be compared with AMX or repacked buffers, which are copies.
     extra = loaded.amx["state"] != "broken" and not native
-    sides = synthetic.both(loaded, what, threads, native, extra, make)
+    sides = synthetic.both(loaded, what, threads, extra, make)
     samples, last = [], None
     for i, rows in enumerate(ROWS):
         tokens = max(1, round(rows / what.rows_per_expert(1)))

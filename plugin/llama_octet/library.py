@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .header import Header
 
 NAME = "libggml-octet.so"
+USUAL_CONTEXT = 512  # tokens, llama_cpp.Llama's default
 
 
 def path() -> Path:

@@ -8,6 +8,7 @@ import threading
 
 from . import crossover, header, registration, runtime
 from .errors import ModelError, OctetError, one_line
+from .library import USUAL_CONTEXT
 
 _llama_cpp = runtime.import_llama_cpp()
 
@@ -15,7 +16,6 @@ _llama_cpp = runtime.import_llama_cpp()
 _loading = threading.RLock()
 
 _GGML_LOG_ERROR = 4
-_USUAL_CONTEXT = 512  # llama_cpp.Llama's default
 
 
 class Llama(_llama_cpp.Llama):
@@ -40,7 +40,7 @@ class Llama(_llama_cpp.Llama):
             overrides.setdefault("general.architecture", found.architecture)
             kwargs["kv_overrides"] = overrides
         library, threads = loaded.library, _count(kwargs.get("n_threads_batch"))
-        context = _count(kwargs.get("n_ctx", _USUAL_CONTEXT) or found.context_length)
+        context = _count(kwargs.get("n_ctx", USUAL_CONTEXT) or found.context_length)
         with _loading, _announced(library, path, found, threads, context):
             if not kwargs.get("vocab_only"):
                 crossover.prepare(library, found, threads)

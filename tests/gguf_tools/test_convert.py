@@ -602,7 +602,7 @@ def test_help_has_an_example():
 # ---- real models ----
 
 
-@pytest.mark.skipif(not models.TINY_MOE.exists(), reason=f"{models.TINY_MOE} is not here")
+@pytest.mark.skipif(not models.TINY_MOE.exists(), reason=models.NO_TINY_MOE)
 def test_tiny_moe(tmp_path):
     result = convert(models.TINY_MOE, tmp_path / "out.gguf", strict=True)
     assert sum(t["to"] == "int8" for t in result["tensors"]) == 6 * 7

@@ -1,14 +1,14 @@
 """What the tests of the Python package share: the command, programs of their own, real models."""
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import models
 import pytest
-from octet_helpers import REPOSITORY, clean_environment, with_path
+from octet_helpers import clean_environment, with_path
 
 
 @pytest.fixture(scope="session")
@@ -71,11 +71,9 @@ def program(cache):
 @pytest.fixture(scope="session")
 def tiny_moe() -> Path:
     """The small mixture of experts that was trained for this project."""
-    folder = Path(os.environ.get("OCTET_TEST_MODELS") or REPOSITORY.parent / "shared" / "models")
-    model = folder / "tiny-moe-f16.gguf"
-    if not model.is_file():
-        pytest.skip(f"{model} is not there (OCTET_TEST_MODELS names its folder)")
-    return model
+    if not models.TINY_MOE.is_file():
+        pytest.skip(models.NO_TINY_MOE)
+    return models.TINY_MOE
 
 
 @pytest.fixture(scope="session")

@@ -49,18 +49,22 @@ print(json.dumps([logits(None), logits(every_node)]))
 """
 
 
-def both(program, model):
+def both(program, model, **switches):
     """(digest of the logits, calls of each kernel): in one pass, and node by node."""
-    done = program(BOTH, model)
+    done = program(BOTH, model, **switches)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_dense_layers(program, convert, smollm2):
-    (fused, chains), (single, products) = both(program, convert(smollm2))
+@pytest.mark.parametrize(
+    ("switches", "kind"),
+    [({}, "int8"), ({"OCTET_LAYOUT": "native"}, "int8"), ({"OCTET_W8A8": 0}, "float")],
+)
+def test_dense_layers(program, convert, smollm2, switches, kind):
+    (fused, chains), (single, products) = both(program, convert(smollm2), **switches)
     # 30 layers and 3 batches; q, k, v and output of a layer stay products.
-    assert chains == {"dense chain int8:int8": 90, "dense int8": 360}
-    assert products == {"dense int8": 630}
+    assert chains == {f"dense chain {kind}:{kind}": 90, f"dense {kind}": 360}
+    assert products == {f"dense {kind}": 630}
     assert fused == single
 
 

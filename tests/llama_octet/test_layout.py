@@ -111,7 +111,7 @@ def test_in_place_where_it_does_not_fit_with_the_same_bits(loaded, model):
     done = loaded(LITTLE)
     found = result(done)
     (line,) = said(done)
-    assert line.startswith(f"octet: {model}: weights stay in the file (OCTET_LAYOUT=auto: ")
+    assert line.startswith(f"octet: {model}: weights stay the file's blocks (OCTET_LAYOUT=auto: ")
     assert numbers(line)[-1] <= LITTLE
     assert found == packed | {"layouts": ["native"], "packed": 0}
     assert result(loaded(LITTLE, layout="native")) == found

@@ -12,6 +12,8 @@ import sys
 import llama_cpp
 import llama_octet
 
+# Loading uses all cores that it may.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 OPENMP = re.compile(r"/lib(gomp|omp|iomp)[-.0-9][^/]*$")
 
 

@@ -69,7 +69,7 @@ struct Chain {
 };
 
 // x, ids and weights are read before anything is written to out, which may overlap them.
-// Returns false if an id is not an expert, or for experts without ids.
+// Returns false if an id is not an expert, or if there are no ids and it is no dense layer.
 bool run_chain(const Kernels & kernels, const Chain & chain, Workspace & space, int n_threads);
 
 }  // namespace octet

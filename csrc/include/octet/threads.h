@@ -20,10 +20,10 @@ struct Thread {
     }
 };
 
-// Takes the threads of the OpenMP runtime that `library`, a handle of dlopen(), or a library it depends on offers.
-// To be called before the first use of threads, if the process computes with OpenMP itself: the threads of two
-// runtimes would wait for work on the same cores. False if no runtime is found there. Without a call, the first one
-// that is installed serves; if none is, the caller works alone.
+// Takes the threads of the OpenMP runtime that `library`, a handle of dlopen(), or a library it depends on offers; else
+// those of the first one that is installed. To be called before the first use of threads, which otherwise decides, if
+// the process computes with OpenMP itself: the threads of two runtimes would wait for work on the same cores. False
+// if there is no runtime: the caller will work alone.
 bool use_openmp_of(void * library);
 
 // Calls f(thread) on n_threads threads at once (on the caller alone if n_threads <= 1 or if it is

@@ -96,12 +96,12 @@ class Ours(Side):
         if not device:
             raise OctetError("the plugin's device OCTET is not registered")
         super().__init__(g, device, threads)
-        self._native = native
+        self.native = native
 
     def add(self, matrix: Matrix, blocks: np.ndarray) -> None:
         """Keep a weight."""
         g = self.g
-        if self._native:
+        if self.native:
             # What the loader does with a mapped file, in which other tensors follow.
             context = g.context(8)
             tensor = matrix.new_tensor(g, context)

@@ -27,9 +27,8 @@ def run(
     check_memory(layer, max(tokens))
     loaded = registration.load()
     status = registration.status()
-    native = status["settings"].get("OCTET_LAYOUT") == "native"
     say("making weights")
-    sides = both(loaded, layer, threads, native, loaded.amx["state"] != "broken", weights.make)
+    sides = both(loaded, layer, threads, loaded.amx["state"] != "broken", weights.make)
     rows, worst = [], 0.0
     for n in tokens:
         say(f"{n} tokens")
@@ -43,18 +42,19 @@ def run(
         "rows": rows,
         "max_rel_err": worst,
         "stock_buffers": sorted(set(sides[1].buffers)),
-        "layout": "native" if native else "packed",
+        "layout": "native" if sides[0].native else "packed",
     }
 
 
-def both(loaded, layer: Ffn | Dense, threads: int, native: bool, extra: bool, make) -> tuple:
+def both(loaded, layer: Ffn | Dense, threads: int, extra: bool, make) -> tuple:
     """Our side and stock's, each with the layer's weights: blocks that `make` makes.
 
     `extra`: stock may use its AMX and repacked buffers.
     """
     g = ggml.Ggml(loaded.package)
-    ours, stock = Ours(g, threads, native), Stock(g, threads, extra)
     with announced(layer, loaded.library):
+        native = loaded.library.layout()["layout"] == "native"
+        ours, stock = Ours(g, threads, native), Stock(g, threads, extra)
         _fill(layer, stock, ours, loaded.library, make)
     return ours, stock
 

@@ -8,6 +8,7 @@ from ..errors import OctetError
 from ..gguf_tools.inspect import add_arguments
 from ..gguf_tools.inspect import render as table
 from ..gguf_tools.inspect import run as inspect
+from ..library import USUAL_CONTEXT
 
 __all__ = ["EXAMPLE", "HELP", "add_arguments", "render", "run"]
 
@@ -18,14 +19,15 @@ EXAMPLE = "octet inspect model-int8.gguf"
 def run(args):
     """Inspect, with the backend's decisions if the backend can be loaded.
 
-    Adds "layout": {"layout", "reason"}, what would become of the weights if it were loaded now.
+    Adds "layout": {"layout", "reason"}, what would become of the weights if `llama_octet.Llama`
+    loaded it now, with the context that it makes unless it is told another.
     """
     found = header.read(args.model)  # its one line, before anybody else opens the file
     with contextlib.ExitStack() as stack:
         path_of, layout = None, None
         try:
             library = registration.load().library
-            library.model_begin(args.model, found)
+            library.model_begin(args.model, found, context=USUAL_CONTEXT)
             stack.callback(library.model_end)
             path_of, layout = library.decide, library.layout()
         except OctetError as why:

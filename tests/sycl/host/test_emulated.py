@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import models
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -132,11 +133,10 @@ print(json.dumps({"tokens": tokens, "logits": hashlib.sha256(bytes(logits.conten
 @pytest.fixture(scope="module")
 def moe(tmp_path_factory):
     """tiny-moe in rotated int8."""
-    folder = Path(os.environ.get("OCTET_TEST_MODELS") or ROOT.parent / "shared/models")
-    model, out = folder / "tiny-moe-f16.gguf", tmp_path_factory.mktemp("moe") / "moe.gguf"
-    if not model.is_file():
-        pytest.skip(f"{model} is not there (OCTET_TEST_MODELS names its folder)")
-    command = [sys.executable, "-m", "llama_octet", "convert", model, out]
+    if not models.TINY_MOE.is_file():
+        pytest.skip(models.NO_TINY_MOE)
+    out = tmp_path_factory.mktemp("moe") / "moe.gguf"
+    command = [sys.executable, "-m", "llama_octet", "convert", models.TINY_MOE, out]
     subprocess.run(command, check=True, capture_output=True)
     return out
 
