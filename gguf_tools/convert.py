@@ -32,8 +32,12 @@ def check_target(input, output, force: bool) -> None:
     """Raise what `convert` would raise about its two files."""
     with Model(input) as model:
         writer.check_target(os.fspath(output), force, [s.path for s in model.shards])
-        if metadata.read(model) is not None:
-            raise OctetError(f"{input}: is already converted: give the model it was made from")
+        _refuse_converted(model, input)
+
+
+def _refuse_converted(model: Model, input) -> None:
+    if metadata.read(model) is not None:
+        raise OctetError(f"{input}: is already converted: give the model it was made from")
 
 
 def convert(
@@ -73,8 +77,7 @@ def convert(
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(Model(input))
         target = writer.check_target(os.fspath(output), force, [s.path for s in model.shards])
-        if metadata.read(model) is not None:
-            raise OctetError(f"{input}: is already converted: give the model it was made from")
+        _refuse_converted(model, input)
         architecture = model.text("general.architecture")
         if not architecture:
             raise OctetError(f"{input}: is not a model: it has no general.architecture")

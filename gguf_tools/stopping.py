@@ -45,5 +45,5 @@ def postponed():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+        if came:  # also instead of an error, which may be the block's way to stop
+            signal.raise_signal(came[0])

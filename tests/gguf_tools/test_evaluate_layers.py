@@ -137,6 +137,22 @@ def test_a_smoothed_file_is_given_what_its_smoothing_makes_of_the_inputs(tmp_pat
             assert got[name] == pytest.approx(wanted, rel=0.02)
 
 
+def test_a_smoothed_file_of_another_model_gives_what_both_have(tmp_path):
+    wide, small, out = tmp_path / "wide.gguf", tmp_path / "small.gguf", tmp_path / "out.gguf"
+    models.random_dense(wide, layers=2, n_ff=384)
+    models.random_dense(small, layers=1)
+    halves = {f"blk.0.{name}.weight": np.full((1, 256), 0.5) for name in ("ffn_gate", "ffn_up")}
+    norm = {"blk.0.ffn_norm.weight": np.full((1, 256), 2.0)}
+    convert(small, out, smoothing=Smoothing("smoothquant", 0.5, halves | norm), seed=2)
+    with Model(wide) as before, Model(out) as after:
+        factors = unfolded.smoothing(before, after)
+    assert not factors.rows
+    readers = {f"blk.0.{name}.weight" for name in ("attn_q", "attn_k", "attn_v")} | set(halves)
+    assert set(factors.columns) == readers
+    for name in readers:
+        np.testing.assert_allclose(factors.columns[name], 0.5 if name in halves else 1, rtol=1e-6)
+
+
 def test_without_a_smoothing_there_are_no_factors(tmp_path, source):
     out = tmp_path / "out.gguf"
     convert(source, out)

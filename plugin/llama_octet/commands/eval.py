@@ -173,7 +173,7 @@ def _all(store: Store, specs: list[Spec], args) -> tuple[list[dict], "_Plan"]:
     return results, plan
 
 
-def _layers(control: Spec, spec: Spec, samples) -> list[dict] | None:
+def _layers(control: Spec, spec: Spec, samples) -> list[dict]:
     rounds = spec.stock or spec.environment.get("OCTET_W8A8") != "0"
     with Model(control.path) as before, Model(spec.path) as after:
         return layers.errors(before, after, samples, rounds)
