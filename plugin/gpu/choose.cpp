@@ -18,10 +18,9 @@ namespace {
 // of the bytes and writes no fp16 copies.
 constexpr double kMeanRows[] = {16, 32, 64, 128, 256};
 constexpr int kExperts = 16, kRepeats = 3;
-// A card takes a fraction of it. When it is used up, no more is repeated, and from the third number of rows on
-// the rest is left out.
+// A card takes a fraction of it. When it is used up, no more is repeated, and once there are enough numbers
+// of rows the rest is left out.
 constexpr double kMilliseconds = 2000;
-constexpr size_t kFewestSamples = 3;
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -71,7 +70,7 @@ Curve measure(Graphics & g, const Stored & gate, const Stored & up, const Stored
     Curve curve;
     double spent = 0;
     for (double mean : kMeanRows) {
-        if (curve.size() >= kFewestSamples && spent > kMilliseconds) break;
+        if (curve.size() >= kLeastSamples && spent > kMilliseconds) break;
         const int64_t tokens = int64_t(mean) * kExperts;
         const std::vector<int32_t> ids = uneven_ids(tokens, random);
         std::vector<float> x(size_t(tokens * k)), out(size_t(tokens * n));

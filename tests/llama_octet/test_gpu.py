@@ -8,6 +8,7 @@ import json
 import shutil
 
 import pytest
+from answers import same
 from llama_octet import gpu
 
 
@@ -65,11 +66,6 @@ def cpu_answer(generate, moe, known={}):  # noqa: B006
         assert answer["gpus"] == [] and not any("SYCL" in line for line in said)
         known[moe] = answer
     return known[moe]
-
-
-def same(answer, expected):
-    assert answer["tokens"] == expected["tokens"]
-    assert answer["logits"] == expected["logits"]
 
 
 def test_generates_the_same_bits(generate, cpu_answer):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import models
 import pytest
+from answers import same
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -159,11 +160,6 @@ def cpu_answer(generate):
     answer, _ = generate(OCTET_SYCL=0)
     assert answer["gpus"] == [] and answer["launched"] == [0, 0]
     return answer
-
-
-def same(answer, expected):
-    assert answer["tokens"] == expected["tokens"]
-    assert answer["logits"] == expected["logits"]
 
 
 def test_a_model_generates_with_the_kernels_of_a_card(generate, cpu_answer):
